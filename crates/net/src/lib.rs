@@ -1,0 +1,1 @@
+//! Transports behind one trait: shared memory and TCP

@@ -1,0 +1,2 @@
+//! Plain SVG charts in one style
+#![forbid(unsafe_code)]

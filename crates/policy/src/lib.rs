@@ -1,0 +1,18 @@
+//! Every decision of Muninn, pure: no clock, no thread, no I/O, no unsafe code.
+//!
+//! An event and the time go in, what to do comes out; randomness comes from a seed. The live pager,
+//! the server and the simulators call the same functions, so there is never a second copy of a
+//! policy that could drift from the first.
+#![forbid(unsafe_code)]
+
+pub mod admission;
+pub mod evict;
+pub mod fit;
+pub mod placement;
+pub mod prefetch;
+pub mod profile;
+pub mod rebalance;
+pub mod replenish;
+pub mod threshold;
+pub mod urgency;
+pub mod wrr;

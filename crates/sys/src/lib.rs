@@ -1,0 +1,1 @@
+//! All of Linux that Muninn touches, each part with a fake beside it

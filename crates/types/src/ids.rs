@@ -1,0 +1,42 @@
+//! Identifiers. None of them can be used in the place of another.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            pub const fn get(self) -> $inner {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&format!(concat!($prefix, "{:x}"), self.0))
+            }
+        }
+    };
+}
+
+id!(/** A memory server, numbered by the client in the order of its pool. */ ServerId(u32), "server-");
+id!(/** One client at one server. Unique for the life of the server. */ SessionId(u64), "s");
+id!(/** An extent of server memory owned by one session. Never used twice by a server. */ GrantId(u64), "g");
+id!(/** A piece of the server's pool, one memory file each. */ SegmentId(u32), "seg-");
+id!(/** One page inside a grant, counted from its start. */ Slot(u32), "slot-");
+id!(/** A connection as its server numbers it. */ ConnId(u64), "c");
+id!(/** A connection of a session as its client numbers it; 0 carries control. */ LaneId(u8), "lane-");
+id!(/** A request of a session; never used twice, so a repeated request is recognised. */ Tag(u64), "t");
+id!(/** A page of a program, counted from address 0. */ PageNo(u64), "page-0x");
+
+impl PageNo {
+    pub const fn of_addr(addr: u64) -> PageNo {
+        PageNo(addr >> crate::PAGE_SHIFT)
+    }
+    pub const fn addr(self) -> u64 {
+        self.0 << crate::PAGE_SHIFT
+    }
+}
