@@ -1,2 +1,42 @@
-//! Messages of the Muninn protocol, versioned, with a decoder that never panics
+//! The messages of the Muninn protocol, version 1, byte by byte as `docs/PROTOCOL.md` has them.
+//!
+//! A frame is a fixed 32-byte header, a small body and, for data, a payload. Everything is
+//! little-endian. Decoding never panics and never allocates from a length it has not checked: a
+//! header whose lengths are over the limits is refused before a byte of its body is waited for.
 #![forbid(unsafe_code)]
+
+mod codec;
+mod error;
+mod frame;
+mod message;
+mod seg;
+mod status;
+
+pub use codec::{DecodeError, ShortText};
+pub use error::{ErrorCode, Refusal};
+pub use frame::{Header, Kind, seal_frame};
+pub use message::{
+    Adopted, Challenge, DrainReport, GrantInfo, GrantList, Hello, Intent, Notice, Request,
+    Transport, Welcome, decode_adopted, decode_old_value,
+};
+pub use seg::{Seg, Segs};
+pub use status::{ClassTraffic, ServerStatus, SessionStatus, StatusPage};
+
+/// Version of the protocol. A peer of another version is refused in the hello.
+pub const VERSION: u8 = 1;
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 32;
+/// The most segments a scatter-gather request may name.
+pub const MAX_SEGS: usize = 64;
+/// The most payload bytes of a frame: 64 pages.
+pub const MAX_PAYLOAD: usize = MAX_SEGS * muninn_types::PAGE_SIZE;
+/// The most body bytes of a frame: a full list of segments.
+pub const MAX_BODY: usize = MAX_SEGS * Seg::LEN;
+/// The most grants one request may release or share.
+pub const MAX_GRANTS: usize = 64;
+/// The longest client name.
+pub const MAX_NAME: usize = 64;
+/// Bytes of a nonce, a ticket, a proof.
+pub const NONCE_LEN: usize = 16;
+pub const TICKET_LEN: usize = 16;
+pub const PROOF_LEN: usize = 32;

@@ -1,0 +1,182 @@
+//! What is encoded decodes to the same, and no bytes at all make the decoder panic.
+
+use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, SessionId, Tag};
+use muninn_wire::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn text(max: usize) -> impl Strategy<Value = ShortText> {
+    "[a-zA-Z0-9 ._-]{0,64}".prop_map(move |t| ShortText::lossy(&t, max))
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    let intent = prop_oneof![
+        (any::<bool>(), text(MAX_NAME)).prop_map(|(shm, name)| Intent::Open {
+            transport: if shm { Transport::Shm } else { Transport::Tcp },
+            name,
+        }),
+        (any::<u64>(), any::<u8>(), 0u8..3).prop_map(|(session, lane, kind)| Intent::Attach {
+            session: SessionId(session),
+            lane: LaneId(lane),
+            kind: LaneKind::from_byte(kind).unwrap(),
+        }),
+        Just(Intent::Observe),
+    ];
+    (any::<[u8; 16]>(), any::<u32>(), intent).prop_map(|(nonce, pid, intent)| Hello {
+        nonce,
+        pid,
+        intent,
+    })
+}
+
+fn segs() -> impl Strategy<Value = Vec<Seg>> {
+    vec((any::<u64>(), any::<u32>(), 1u32..=4096), 1..=MAX_SEGS).prop_map(|list| {
+        list.into_iter()
+            .map(|(g, offset, len)| Seg::new(GrantId(g), offset, len))
+            .collect()
+    })
+}
+
+/// Encodes, decodes the frame, and hands the decoded request to `same`.
+fn through_the_wire(request: &Request<'_>) -> Result<(), TestCaseError> {
+    let mut frame = Vec::new();
+    request.encode(Class::Demand, Tag(9), &mut frame);
+    let head: [u8; HEADER_LEN] = frame[..HEADER_LEN].try_into().unwrap();
+    let header = Header::decode(&head).unwrap();
+    prop_assert_eq!(header.body_len as usize, frame.len() - HEADER_LEN);
+    prop_assert_eq!(header.tag, Tag(9));
+    Header::verify(&head, &frame[HEADER_LEN..]).unwrap();
+    prop_assert_eq!(
+        &Request::decode(&header, &frame[HEADER_LEN..]).unwrap(),
+        request
+    );
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn hellos(hello in hello()) {
+        through_the_wire(&Request::Hello(hello))?;
+    }
+
+    #[test]
+    fn fixed_requests(a: u64, b: u64, c: u64, offset: u32, ticket: [u8; 16], proof: [u8; 32]) {
+        let grant = GrantId(a);
+        for request in [
+            Request::Prove { proof },
+            Request::Heartbeat,
+            Request::Goodbye,
+            Request::Grant { bytes: a },
+            Request::Adopt { ticket },
+            Request::Status { after: SessionId(a) },
+            Request::Drain { deadline_ms: b },
+            Request::CompareSwap { grant, offset, expect: b, new: c },
+            Request::FetchAdd { grant, offset, add: b },
+        ] {
+            through_the_wire(&request)?;
+        }
+    }
+
+    #[test]
+    fn lists(segs in segs(), mut ids in vec(any::<u64>(), 1..=MAX_GRANTS)) {
+        let mut body = Vec::new();
+        Seg::encode_list(&segs, &mut body);
+        let decoded = Segs::decode(&body).unwrap();
+        prop_assert!(decoded.iter().eq(segs.iter().copied()));
+        through_the_wire(&Request::Read(decoded))?;
+        through_the_wire(&Request::Write(decoded))?;
+
+        ids.sort_unstable();
+        ids.dedup();
+        let body: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        through_the_wire(&Request::Release(GrantList::decode(&body).unwrap()))?;
+        through_the_wire(&Request::Share(GrantList::decode(&body).unwrap()))?;
+    }
+
+    #[test]
+    fn replies(nonce: [u8; 16], proof: [u8; 32], key_required: bool, a: u64, b: u64, n: u32, name in text(64)) {
+        let mut body = Vec::new();
+        let challenge = Challenge { nonce, key_required, proof };
+        challenge.encode(&mut body);
+        prop_assert_eq!(Challenge::decode(&body).unwrap(), challenge);
+
+        body.clear();
+        let welcome = Welcome { session: SessionId(a), lease_ms: n, max_grant_bytes: b, server: name.clone() };
+        welcome.encode(&mut body);
+        prop_assert_eq!(Welcome::decode(&body).unwrap(), welcome);
+
+        body.clear();
+        let info = GrantInfo {
+            grant: GrantId(a), bytes: b, segment: SegmentId(n), incarnation: n,
+            segment_bytes: b, segment_offset: a, descriptor: key_required,
+        };
+        info.encode(&mut body);
+        prop_assert_eq!(GrantInfo::decode(&body).unwrap(), info);
+        info.encode(&mut body);
+        prop_assert_eq!(decode_adopted(&body).unwrap(), vec![info, info]);
+
+        for notice in [Notice::Drain { left_ms: a }, Notice::DrainCancelled, Notice::Stopping] {
+            body.clear();
+            notice.encode(&mut body);
+            prop_assert_eq!(Notice::decode(&body).unwrap(), notice);
+        }
+
+        body.clear();
+        let report = DrainReport { draining: key_required, left_ms: a, held_bytes: b, holders: n };
+        report.encode(&mut body);
+        prop_assert_eq!(DrainReport::decode(&body).unwrap(), report);
+
+        for &code in ErrorCode::ALL {
+            body.clear();
+            let refusal = Refusal::with(code, a, b).remark(name.as_str());
+            refusal.encode(&mut body);
+            prop_assert_eq!(Refusal::decode(ErrorCode::from_number(code as u16), &body).unwrap(), refusal);
+        }
+    }
+
+    #[test]
+    fn statuses(name in text(64), n: u64, count in 0usize..40) {
+        let session = SessionStatus { id: SessionId(n), name: name.clone(), requests: n, ..Default::default() };
+        let mut page = StatusPage { sessions: vec![session; count], next: Some(SessionId(n | 1)), ..Default::default() };
+        page.server.name = name.clone();
+        page.server.refusals = vec![(name, n)];
+        page.server.traffic[3].bytes_in = n;
+        let mut payload = Vec::new();
+        page.encode(&mut payload);
+        prop_assert_eq!(StatusPage::decode(&payload).unwrap(), page);
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_or_refused(mut head: [u8; 32], kind in 0u8..40, body in vec(any::<u8>(), 0..=MAX_BODY), tamed: bool) {
+        if tamed {
+            // Most random headers fail at the magic; these get as far as the bodies.
+            head[..3].copy_from_slice(&[b'M', b'N', VERSION]);
+            head[3] = kind;
+            head[4] %= 9;
+            head[5..8].fill(0);
+            head[16..32].fill(0);
+        }
+        if let Ok(header) = Header::decode(&head) {
+            let _ = Header::verify(&head, &body);
+            let _ = Request::decode(&header, &body);
+        }
+        let _ = (Hello::decode(&body), Challenge::decode(&body), Welcome::decode(&body));
+        let _ = (GrantInfo::decode(&body), decode_adopted(&body), decode_old_value(&body));
+        let _ = (Notice::decode(&body), DrainReport::decode(&body), StatusPage::decode(&body));
+        let _ = (Segs::decode(&body), GrantList::decode(&body), Refusal::decode(ErrorCode::Internal, &body));
+    }
+}
+
+#[test]
+fn a_full_status_page_fits_a_payload() {
+    let session = SessionStatus {
+        name: ShortText::new(&"n".repeat(MAX_NAME)).unwrap(),
+        ..SessionStatus::default()
+    };
+    let sessions = vec![session; StatusPage::MAX_SESSIONS];
+    let mut page = StatusPage { sessions, ..StatusPage::default() };
+    page.server.refusals = vec![(ShortText::new(&"r".repeat(64)).unwrap(), 1); 100];
+    let mut payload = Vec::new();
+    page.encode(&mut payload);
+    assert!(payload.len() <= MAX_PAYLOAD, "{} bytes", payload.len());
+}
