@@ -1,1 +1,20 @@
-//! All of Linux that Muninn touches, each part with a fake beside it
+//! All of Linux that Muninn touches, each part with a fake beside it.
+//!
+//! The idea: no other crate makes a system call by itself. Each part is a thin layer over the
+//! kernel, behind a small trait where a test may want to stand in its place, and says in its
+//! errors what happened, to what, and what to do. Known limit: x86-64 and Linux 6.8 or newer.
+#![cfg_attr(not(all(target_os = "linux", target_arch = "x86_64")), allow(unused))]
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("muninn-sys is written for Linux on x86-64");
+
+pub mod affinity;
+pub mod clock;
+pub mod epoll;
+pub mod memory;
+pub mod pm_qos;
+pub mod proc;
+pub mod rand;
+pub mod sigbus;
+pub mod signal;
+pub mod socket;

@@ -1,0 +1,215 @@
+//! What the kernel tells in text: `/proc` and `/sys`.
+//!
+//! All readers go through [`ProcSource`], one call that fills a buffer of the caller; the fake,
+//! [`FakeProc`], gives texts of a test. Invariant: parsing never allocates and never panics, and a
+//! field that is missing is 0 or `None`, never a guess. The sampler uses [`StatmReader`], which
+//! keeps the file open: one `pread` per look.
+//!
+//! Known limit: files longer than [`TEXT_MAX`] are cut; `maps`, which may be longer, is read in
+//! pieces by [`for_each_map`].
+
+mod fake;
+mod maps;
+mod parse;
+
+pub use fake::FakeProc;
+pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
+pub use parse::{MemInfo, SmapsRollup, Statm, Status};
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Longest text read in one piece: `/proc/meminfo` and its kind are a tenth of this.
+pub const TEXT_MAX: usize = 16 << 10;
+
+/// A file of the kernel could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProcError {
+    #[error("cannot read {path}: {source}; is /proc mounted, and is this process allowed to?")]
+    Read { path: String, source: Errno },
+    #[error("{path} holds '{text}', which is not what was expected there")]
+    Unexpected { path: String, text: String },
+}
+
+/// Something that can read files of the kernel.
+pub trait ProcSource {
+    /// Reads from `offset` into `buffer`; 0 at the end.
+    fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno>;
+}
+
+/// The files themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealProc;
+
+impl ProcSource for RealProc {
+    fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let file = open(path)?;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let n = pread(&file, &mut buffer[filled..], offset + filled as u64)?;
+            if n == 0 {
+                break;
+            }
+            filled += n;
+        }
+        Ok(filled)
+    }
+}
+
+pub(crate) fn open(path: &str) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn pread(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, offset))
+}
+
+/// A whole file of the kernel as text.
+pub fn read_text(source: &impl ProcSource, path: &str) -> Result<String, ProcError> {
+    let mut buffer = vec![0; TEXT_MAX];
+    let n = read_into(source, path, &mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..n]).into_owned())
+}
+
+/// A file that holds one number, such as those of `/proc/sys` and `/sys`.
+pub fn read_number(source: &impl ProcSource, path: &str) -> Result<u64, ProcError> {
+    let mut buffer = [0; 64];
+    let n = read_into(source, path, &mut buffer)?;
+    let text = String::from_utf8_lossy(&buffer[..n]);
+    text.trim().parse().map_err(|_| ProcError::Unexpected {
+        path: path.to_string(),
+        text: text.trim().to_string(),
+    })
+}
+
+/// A setting of the kernel by its name: `sysctl("vm.max_map_count")`.
+pub fn sysctl(source: &impl ProcSource, name: &str) -> Result<u64, ProcError> {
+    read_number(source, &format!("/proc/sys/{}", name.replace('.', "/")))
+}
+
+fn read_into(source: &impl ProcSource, path: &str, buffer: &mut [u8]) -> Result<usize, ProcError> {
+    source
+        .read_at(path, 0, buffer)
+        .map_err(|source| ProcError::Read {
+            path: path.to_string(),
+            source,
+        })
+}
+
+/// Memory of the machine.
+pub fn meminfo(source: &impl ProcSource) -> Result<MemInfo, ProcError> {
+    let mut buffer = [0; TEXT_MAX];
+    let n = read_into(source, "/proc/meminfo", &mut buffer)?;
+    Ok(MemInfo::parse(&buffer[..n]))
+}
+
+/// Memory of a process in pages; `pid` 0 is this one.
+pub fn statm(source: &impl ProcSource, pid: i32) -> Result<Statm, ProcError> {
+    let mut buffer = [0; 256];
+    let n = read_into(source, &path_of(pid, "statm"), &mut buffer)?;
+    Ok(Statm::parse(&buffer[..n]))
+}
+
+/// State, threads and memory of a process; `pid` 0 is this one.
+pub fn status(source: &impl ProcSource, pid: i32) -> Result<Status, ProcError> {
+    let mut buffer = [0; TEXT_MAX];
+    let n = read_into(source, &path_of(pid, "status"), &mut buffer)?;
+    Ok(Status::parse(&buffer[..n]))
+}
+
+/// Memory of a process by kind, shared pages counted in part; `pid` 0 is this one.
+pub fn smaps_rollup(source: &impl ProcSource, pid: i32) -> Result<SmapsRollup, ProcError> {
+    let mut buffer = [0; TEXT_MAX];
+    let n = read_into(source, &path_of(pid, "smaps_rollup"), &mut buffer)?;
+    Ok(SmapsRollup::parse(&buffer[..n]))
+}
+
+fn path_of(pid: i32, file: &str) -> String {
+    if pid == 0 {
+        format!("/proc/self/{file}")
+    } else {
+        format!("/proc/{pid}/{file}")
+    }
+}
+
+/// The memory of this process, read again and again: one system call, no allocation.
+#[derive(Debug)]
+pub struct StatmReader {
+    file: OwnedFd,
+}
+
+impl StatmReader {
+    pub fn open() -> Result<StatmReader, ProcError> {
+        StatmReader::open_at("/proc/self/statm")
+    }
+
+    /// Of another process.
+    pub fn of(pid: i32) -> Result<StatmReader, ProcError> {
+        StatmReader::open_at(&path_of(pid, "statm"))
+    }
+
+    fn open_at(path: &str) -> Result<StatmReader, ProcError> {
+        let file = open(path).map_err(|source| ProcError::Read {
+            path: path.to_string(),
+            source,
+        })?;
+        Ok(StatmReader { file })
+    }
+
+    /// ESRCH when the process has ended.
+    pub fn read(&self) -> Result<Statm, Errno> {
+        let mut buffer = [0; 256];
+        let n = pread(&self.file, &mut buffer, 0)?;
+        if n == 0 {
+            return Err(Errno::SRCH);
+        }
+        Ok(Statm::parse(&buffer[..n]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Mapping;
+    use muninn_types::Bytes;
+
+    #[test]
+    fn this_process_and_this_machine_can_be_read() {
+        let machine = meminfo(&RealProc).unwrap();
+        assert!(machine.total > machine.available && machine.available > Bytes::ZERO);
+        let reader = StatmReader::open().unwrap();
+        let before = reader.read().unwrap();
+        let map = Mapping::options()
+            .populate()
+            .anonymous(Bytes::mib(64))
+            .unwrap();
+        let after = reader.read().unwrap();
+        assert!(after.resident_pages >= before.resident_pages + 12_000);
+        assert!(after.private_resident() > Bytes::mib(40));
+        drop(map);
+        let status = status(&RealProc, 0).unwrap();
+        assert!(status.threads >= 1 && status.vm_hwm >= Bytes::mib(64));
+        let rollup = smaps_rollup(&RealProc, std::process::id() as i32).unwrap();
+        assert!(rollup.rss >= rollup.pss && rollup.pss > Bytes::ZERO);
+        assert!(sysctl(&RealProc, "vm.max_map_count").unwrap() > 1000);
+        assert!(statm(&RealProc, 0).unwrap().size_pages > 0);
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let fake = FakeProc::new().with("/proc/sys/vm/swappiness", "sixty\n");
+        assert_eq!(
+            sysctl(&fake, "vm.swappiness").unwrap_err().to_string(),
+            "/proc/sys/vm/swappiness holds 'sixty', which is not what was expected there"
+        );
+        assert!(matches!(
+            sysctl(&fake, "vm.none"),
+            Err(ProcError::Read {
+                source: Errno::NOENT,
+                ..
+            })
+        ));
+    }
+}

@@ -1,0 +1,183 @@
+//! Being asked to end, and handles of processes that cannot be mixed up.
+//!
+//! [`Termination`] turns SIGINT and SIGTERM into a descriptor, so that a loop waits for them like
+//! for anything else. Invariant: it must be made before other threads start, because they inherit
+//! the blocked signals; a thread that does not would be killed by them. A [`PidFd`] names one
+//! process for good: its number may be used again, the handle never is. Known limit: the signals
+//! stay blocked after `Termination` is dropped.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::epoll::{Interest, wait_for};
+
+/// A signal could not be caught or sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignalError {
+    #[error("cannot watch for SIGINT and SIGTERM: {0}; raise the limit of open files (ulimit -n)")]
+    Watch(Errno),
+    #[error("cannot find process {pid}: {source}; it may have ended")]
+    Open { pid: i32, source: Errno },
+    #[error("cannot send a signal: {0}; the process has ended or belongs to somebody else")]
+    Send(Errno),
+    #[error("cannot wait for a process: {0}")]
+    Wait(Errno),
+}
+
+/// The wish that we end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// SIGINT: somebody pressed ctrl-c.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
+/// SIGINT and SIGTERM as a descriptor.
+#[derive(Debug)]
+pub struct Termination {
+    fd: OwnedFd,
+}
+
+impl Termination {
+    /// Blocks the signals for the calling thread (and those it starts later) and watches for them.
+    pub fn watch() -> Result<Termination, SignalError> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: `sigemptyset` fills the set, the other calls use the filled set; the new
+        // descriptor is owned by nobody else.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            libc::sigaddset(&mut set, libc::SIGINT);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+            let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            if blocked != 0 {
+                return Err(SignalError::Watch(Errno::from_raw_os_error(blocked)));
+            }
+            let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(SignalError::Watch(last_errno()));
+            }
+            Ok(Termination {
+                fd: OwnedFd::from_raw_fd(fd),
+            })
+        }
+    }
+
+    /// A wish that has arrived, without waiting.
+    pub fn take(&self) -> Option<Wish> {
+        let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.fd, &mut record) {
+            // The first field of the record is the number of the signal.
+            Ok(n) if n == record.len() => {
+                let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
+                Some(if number == libc::SIGINT as u32 {
+                    Wish::Interrupt
+                } else {
+                    Wish::Terminate
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits for a wish; `None` when the time is over.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Wish>, SignalError> {
+        wait_for(&self.fd, Interest::READ, timeout).map_err(SignalError::Watch)?;
+        Ok(self.take())
+    }
+}
+
+impl AsFd for Termination {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+pub(crate) fn last_errno() -> Errno {
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+/// A handle of one process.
+#[derive(Debug)]
+pub struct PidFd {
+    fd: OwnedFd,
+}
+
+impl PidFd {
+    pub fn open(pid: i32) -> Result<PidFd, SignalError> {
+        let failed = |source| SignalError::Open { pid, source };
+        // Negative numbers, which name groups elsewhere, are a mistake of the caller.
+        let number = Pid::from_raw(pid.max(0)).ok_or_else(|| failed(Errno::INVAL))?;
+        let fd = rustix::process::pidfd_open(number, PidfdFlags::empty()).map_err(failed)?;
+        Ok(PidFd { fd })
+    }
+
+    /// A handle that was received from somebody else.
+    pub fn from_fd(fd: OwnedFd) -> PidFd {
+        PidFd { fd }
+    }
+
+    pub fn send(&self, signal: Signal) -> Result<(), SignalError> {
+        rustix::process::pidfd_send_signal(&self.fd, signal).map_err(SignalError::Send)
+    }
+
+    /// Waits until the process has ended; false when the time is over. Does not reap a child.
+    pub fn wait_end(&self, timeout: Option<Duration>) -> Result<bool, SignalError> {
+        wait_for(&self.fd, Interest::READ, timeout).map_err(SignalError::Wait)
+    }
+
+    pub fn is_alive(&self) -> bool {
+        !self.wait_end(Some(Duration::ZERO)).unwrap_or(true)
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_to_a_watching_thread_is_read_instead_of_deadly() {
+        let termination = Termination::watch().unwrap();
+        assert_eq!(termination.take(), None);
+        for (number, wish) in [
+            (libc::SIGTERM, Wish::Terminate),
+            (libc::SIGINT, Wish::Interrupt),
+        ] {
+            // SAFETY: sends a blocked signal to the calling thread only.
+            unsafe { libc::pthread_kill(libc::pthread_self(), number) };
+            let got = termination.wait(Some(Duration::from_secs(10))).unwrap();
+            assert_eq!(got, Some(wish));
+        }
+    }
+
+    #[test]
+    fn a_process_is_ended_through_its_handle() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let handle = PidFd::open(child.id() as i32).unwrap();
+        assert!(handle.is_alive());
+        handle.send(Signal::KILL).unwrap();
+        assert!(handle.wait_end(Some(Duration::from_secs(10))).unwrap());
+        child.wait().unwrap();
+        assert_eq!(
+            handle.send(Signal::KILL),
+            Err(SignalError::Send(Errno::SRCH))
+        );
+        assert!(PidFd::open(-1).is_err() && PidFd::open(0).is_err());
+    }
+}
