@@ -59,7 +59,10 @@ fn pages_travel_by_address_and_a_full_socket_says_so() {
                 unsafe { client.write_pieces(&[Piece::new(from.as_ptr().add(sent), len - sent)]) };
             match wrote.unwrap() {
                 Transfer::Bytes(n) => sent += n,
-                Transfer::WouldBlock => break blocked += 1,
+                Transfer::WouldBlock => {
+                    blocked += 1;
+                    break;
+                }
                 Transfer::Closed => panic!("closed"),
             }
         }
