@@ -1,0 +1,177 @@
+//! Requests as a client posts them, and what becomes of them.
+//!
+//! The data of an operation belongs to it while it is under way and comes back with its completion,
+//! so nothing is borrowed across time and nothing is allocated for each request.
+
+use muninn_types::{Class, GrantId, SessionId, Tag};
+use muninn_wire::{
+    DecodeError, DrainReport, GrantInfo, GrantList, Refusal, Request, Seg, Segs, StatusPage,
+    TICKET_LEN,
+};
+
+/// A control request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    Heartbeat,
+    Goodbye,
+    Grant { bytes: u64 },
+    Release(Vec<GrantId>),
+    Share(Vec<GrantId>),
+    Adopt { ticket: [u8; TICKET_LEN] },
+    Status { after: SessionId },
+    Drain { deadline_ms: u64 },
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Read these into the operation's data, one after the other.
+    Read(Vec<Seg>),
+    /// Write the operation's data into these, one after the other.
+    Write(Vec<Seg>),
+    CompareSwap {
+        grant: GrantId,
+        offset: u32,
+        expect: u64,
+        new: u64,
+    },
+    FetchAdd {
+        grant: GrantId,
+        offset: u32,
+        add: u64,
+    },
+    Control(Control),
+}
+
+#[derive(Debug)]
+pub struct Operation<D> {
+    pub verb: Verb,
+    pub class: Class,
+    /// At least as long as the segments together. Unused by other verbs.
+    pub data: D,
+    /// The caller's own mark.
+    pub token: u64,
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    /// The value an atomic operation found.
+    Old(u64),
+    Granted(GrantInfo),
+    Ticket([u8; TICKET_LEN]),
+    Adopted(Vec<GrantInfo>),
+    Report(DrainReport),
+    Status(Box<StatusPage>),
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    #[error("{0}")]
+    Refused(Refusal),
+    #[error("the operation names no segments, too many, or more than 64 pages")]
+    BadSegments(DecodeError),
+    #[error("the operation's data is shorter than its segments")]
+    DataTooShort,
+    #[error("the session is lost: {0}")]
+    SessionLost(String),
+    #[error("no answer within {0:?}")]
+    Timeout(std::time::Duration),
+}
+
+#[derive(Debug)]
+pub struct Completion<D> {
+    pub operation: Operation<D>,
+    pub result: Result<Answer, OpError>,
+}
+
+impl Verb {
+    /// Whether doing it twice is the same as doing it once.
+    pub(super) fn is_idempotent(&self) -> bool {
+        matches!(
+            self,
+            Verb::Read(_)
+                | Verb::Write(_)
+                | Verb::Control(Control::Heartbeat | Control::Goodbye | Control::Status { .. })
+        )
+    }
+
+    /// Bytes of the segments, after checking them.
+    pub(super) fn total(&self, scratch: &mut Vec<u8>) -> Result<usize, OpError> {
+        match self {
+            Verb::Read(segs) | Verb::Write(segs) => {
+                scratch.clear();
+                Seg::encode_list(segs, scratch);
+                Ok(Segs::decode(scratch).map_err(OpError::BadSegments)?.total() as usize)
+            }
+            Verb::Control(Control::Release(ids) | Control::Share(ids)) => {
+                encode_ids(ids, scratch);
+                GrantList::decode(scratch).map_err(OpError::BadSegments)?;
+                Ok(0)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Appends the frame to `out`.
+    pub(super) fn encode(&self, class: Class, tag: Tag, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
+        scratch.clear();
+        let checked = "segments and lists were checked when the operation was posted";
+        let request = match self {
+            Verb::Read(segs) | Verb::Write(segs) => {
+                Seg::encode_list(segs, scratch);
+                let segs = Segs::decode(scratch).expect(checked);
+                if matches!(self, Verb::Read(_)) {
+                    Request::Read(segs)
+                } else {
+                    Request::Write(segs)
+                }
+            }
+            Verb::CompareSwap {
+                grant,
+                offset,
+                expect,
+                new,
+            } => Request::CompareSwap {
+                grant: *grant,
+                offset: *offset,
+                expect: *expect,
+                new: *new,
+            },
+            Verb::FetchAdd { grant, offset, add } => Request::FetchAdd {
+                grant: *grant,
+                offset: *offset,
+                add: *add,
+            },
+            Verb::Control(control) => match control {
+                Control::Heartbeat => Request::Heartbeat,
+                Control::Goodbye => Request::Goodbye,
+                Control::Grant { bytes } => Request::Grant { bytes: *bytes },
+                Control::Release(ids) | Control::Share(ids) => {
+                    encode_ids(ids, scratch);
+                    let list = GrantList::decode(scratch).expect(checked);
+                    if matches!(control, Control::Release(_)) {
+                        Request::Release(list)
+                    } else {
+                        Request::Share(list)
+                    }
+                }
+                Control::Adopt { ticket } => Request::Adopt { ticket: *ticket },
+                Control::Status { after } => Request::Status { after: *after },
+                Control::Drain { deadline_ms } => Request::Drain {
+                    deadline_ms: *deadline_ms,
+                },
+            },
+        };
+        request.encode(class, tag, out);
+    }
+}
+
+fn encode_ids(ids: &[GrantId], scratch: &mut Vec<u8>) {
+    scratch.clear();
+    for id in ids {
+        scratch.extend_from_slice(&id.0.to_le_bytes());
+    }
+}

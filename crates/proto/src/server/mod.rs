@@ -1,0 +1,21 @@
+//! The server's half: a [`Pool`] of memory, and [`Shard`]s that keep sessions and their grants.
+//!
+//! One shard belongs to one event loop; all lanes of a session are handled by the shard that opened
+//! it, so a session's state needs no lock and a lane that was cut and came back is fenced off from
+//! its old connection without a race. Shards share the pool, the registry that `status` reads, and
+//! the configuration.
+
+pub mod buddy;
+mod inbound;
+mod memory;
+mod operations;
+mod pool;
+mod registry;
+mod session;
+mod shard;
+
+pub use inbound::{Inbound, Progress};
+pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
+pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
+pub use registry::{Counters, Registry, SessionInfo};
+pub use shard::{Out, Peer, Shard, Shared, SharedConfig, Span, Step};

@@ -1,0 +1,529 @@
+//! The pool: segments, the chunks cut from them, quotas, drain.
+//!
+//! A chunk is handed out as an [`Extent`]. Memory goes round in one direction only: *free → extent →
+//! wiping → free*. The last reference to an extent puts its chunk on the wipe queue, and only what a
+//! driver has wiped can be granted again; so a chunk never shows its old bytes to the next owner,
+//! and never while a copy to or from it is still under way.
+//!
+//! Segments are either *shared* (sessions over tcp cut from them side by side; nobody maps them) or
+//! *owned* by one session that maps them. An owned segment that comes free is *retired*: its memory
+//! file is truncated, so that a mapping its client kept is worth nothing, and a new file takes its
+//! place.
+
+use super::buddy::{Buddy, MAX_ORDER, Order};
+use super::memory::{Backing, SegmentMemory};
+use super::registry::lock;
+use muninn_types::{Bytes, GrantId, Nanos, PAGE_SIZE, SegmentId, SessionId};
+use muninn_wire::{ErrorCode, Refusal, ShortText, TICKET_LEN, Transport};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    pub memory: Bytes,
+    /// A power of two of pages.
+    pub segment: Bytes,
+    /// Bytes that one client name may hold; the entry `*` is for all that have none of their own.
+    pub quotas: HashMap<String, Bytes>,
+}
+
+/// A chunk of the pool in use. Dropping the last reference sends it to be wiped.
+#[derive(Debug)]
+pub struct Extent<B: Backing> {
+    pool: Arc<Pool<B>>,
+    mem: Arc<B::Segment>,
+    segment: SegmentId,
+    incarnation: u32,
+    frame: u32,
+    order: Order,
+    client: ShortText,
+    frozen: AtomicBool,
+}
+
+impl<B: Backing> Extent<B> {
+    pub fn mem(&self) -> &Arc<B::Segment> {
+        &self.mem
+    }
+    pub const fn segment(&self) -> SegmentId {
+        self.segment
+    }
+    pub const fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+    /// First byte in the segment.
+    pub const fn start(&self) -> u64 {
+        self.frame as u64 * PAGE_SIZE as u64
+    }
+    pub const fn bytes(&self) -> u64 {
+        (PAGE_SIZE as u64) << self.order
+    }
+    /// Shared with another session and immutable from then on.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Relaxed)
+    }
+}
+
+impl<B: Backing> Drop for Extent<B> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.pool.state);
+        let bytes = self.bytes();
+        state.granted -= bytes;
+        state.wiping += bytes;
+        state.extents -= 1;
+        if let Some(held) = state.held.get_mut(&self.client) {
+            *held -= bytes;
+            if *held == 0 {
+                state.held.remove(&self.client);
+            }
+        }
+        let job = Job::Chunk {
+            frame: self.frame,
+            order: self.order,
+        };
+        state.wipes.push_back(Wipe {
+            segment: self.segment,
+            mem: Arc::clone(&self.mem),
+            job,
+        });
+        drop(state);
+        self.pool.wipe_waits.notify_one();
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    Chunk { frame: u32, order: Order },
+    Retire,
+}
+
+/// Work for the wiper: zero a chunk, or replace a segment's memory.
+#[derive(Debug)]
+#[must_use = "memory that is not wiped is never granted again"]
+pub struct Wipe<S> {
+    segment: SegmentId,
+    mem: Arc<S>,
+    job: Job,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Free,
+    Shared,
+    Owned(SessionId),
+    Retiring,
+}
+
+#[derive(Debug)]
+struct Segment<S> {
+    mem: Arc<S>,
+    incarnation: u32,
+    bytes: Bytes,
+    buddy: Buddy,
+    used: Use,
+    /// Some of it was shared with another session: nothing more is cut from it.
+    closed: bool,
+}
+
+/// Grants on their way from one session to another.
+#[derive(Debug)]
+pub(super) struct Ticket<B: Backing> {
+    pub owner: SessionId,
+    pub transport: Transport,
+    pub grants: Vec<(GrantId, Arc<Extent<B>>)>,
+    /// None while the owner lives.
+    pub ends: Option<Nanos>,
+}
+
+#[derive(Debug)]
+struct State<B: Backing> {
+    segments: Vec<Segment<B::Segment>>,
+    free_segments: BTreeSet<u32>,
+    /// Shared segments by the order of their largest free chunk.
+    shared_by_order: [BTreeSet<u32>; MAX_ORDER as usize + 1],
+    owned: HashMap<SessionId, Vec<u32>>,
+    held: HashMap<ShortText, u64>,
+    granted: u64,
+    wiping: u64,
+    extents: u32,
+    wipes: VecDeque<Wipe<B::Segment>>,
+    tickets: HashMap<[u8; TICKET_LEN], Ticket<B>>,
+    drain: Option<Nanos>,
+    drain_changes: u64,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+pub struct Pool<B: Backing> {
+    backing: B,
+    config: PoolConfig,
+    state: Mutex<State<B>>,
+    wipe_waits: Condvar,
+}
+
+/// The pool at a glance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    pub memory: Bytes,
+    pub granted: Bytes,
+    pub wiping: Bytes,
+    pub largest_free: Bytes,
+    pub extents: u32,
+}
+
+fn order_bytes(order: Order) -> u64 {
+    (PAGE_SIZE as u64) << order
+}
+
+impl<B: Backing> State<B> {
+    /// Files a shared segment under its largest free chunk, after its buddy changed.
+    fn refile(&mut self, index: u32, before: Option<Order>) {
+        let segment = &self.segments[index as usize];
+        if segment.used != Use::Shared {
+            return;
+        }
+        if let Some(order) = before {
+            self.shared_by_order[usize::from(order)].remove(&index);
+        }
+        if let Some(order) = segment.buddy.largest() {
+            self.shared_by_order[usize::from(order)].insert(index);
+        }
+    }
+
+    /// A segment to cut 2^order frames from, made ready for the session's kind of access.
+    fn find(&mut self, session: SessionId, transport: Transport, order: Order) -> Option<u32> {
+        let fits = |segment: &Segment<B::Segment>| segment.buddy.largest() >= Some(order);
+        let found = match transport {
+            Transport::Tcp => self.shared_by_order[usize::from(order)..]
+                .iter()
+                .find_map(|segments| segments.first().copied()),
+            Transport::Shm => self
+                .owned
+                .get(&session)
+                .into_iter()
+                .flatten()
+                .copied()
+                .find(|&i| {
+                    let segment = &self.segments[i as usize];
+                    !segment.closed && segment.used == Use::Owned(session) && fits(segment)
+                }),
+        };
+        if found.is_some() {
+            return found;
+        }
+        let fresh = self
+            .free_segments
+            .iter()
+            .copied()
+            .find(|&i| fits(&self.segments[i as usize]))?;
+        self.free_segments.remove(&fresh);
+        match transport {
+            Transport::Tcp => {
+                self.segments[fresh as usize].used = Use::Shared;
+                self.refile(fresh, None);
+            }
+            Transport::Shm => {
+                self.segments[fresh as usize].used = Use::Owned(session);
+                self.owned.entry(session).or_default().push(fresh);
+            }
+        }
+        Some(fresh)
+    }
+
+    fn largest_free(&self) -> u64 {
+        let whole = self
+            .free_segments
+            .iter()
+            .map(|&i| &self.segments[i as usize].buddy);
+        let whole = whole.filter_map(Buddy::largest).max();
+        let shared = (0..=MAX_ORDER)
+            .rev()
+            .find(|&o| !self.shared_by_order[usize::from(o)].is_empty());
+        whole.max(shared).map_or(0, order_bytes)
+    }
+}
+
+impl<B: Backing> Pool<B> {
+    /// Makes every segment; none of them takes real memory before it is used, unless the backing
+    /// says so.
+    pub fn new(backing: B, config: PoolConfig) -> io::Result<Arc<Pool<B>>> {
+        assert!(
+            config.segment.whole_pages().is_power_of_two(),
+            "segments are powers of two"
+        );
+        let mut segments = Vec::new();
+        let mut left = Bytes::pages(config.memory.whole_pages());
+        while left > Bytes::ZERO {
+            let bytes = left.min(config.segment);
+            let id = SegmentId(segments.len() as u32);
+            segments.push(Segment {
+                mem: Arc::new(backing.create(id, bytes)?),
+                incarnation: 0,
+                bytes,
+                buddy: Buddy::new(bytes.whole_pages() as u32),
+                used: Use::Free,
+                closed: false,
+            });
+            left -= bytes;
+        }
+        let state = State {
+            free_segments: (0..segments.len() as u32).collect(),
+            segments,
+            shared_by_order: Default::default(),
+            owned: HashMap::new(),
+            held: HashMap::new(),
+            granted: 0,
+            wiping: 0,
+            extents: 0,
+            wipes: VecDeque::new(),
+            tickets: HashMap::new(),
+            drain: None,
+            drain_changes: 0,
+            stopping: false,
+        };
+        let wipe_waits = Condvar::new();
+        Ok(Arc::new(Pool {
+            backing,
+            config,
+            state: Mutex::new(state),
+            wipe_waits,
+        }))
+    }
+
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    fn quota(&self, client: &ShortText) -> Option<u64> {
+        let quotas = &self.config.quotas;
+        quotas
+            .get(client.as_str())
+            .or_else(|| quotas.get("*"))
+            .map(|bytes| bytes.0)
+    }
+
+    /// Cuts a chunk of at least `bytes`.
+    pub fn alloc(
+        self: &Arc<Pool<B>>,
+        session: SessionId,
+        client: &ShortText,
+        transport: Transport,
+        bytes: u64,
+    ) -> Result<Arc<Extent<B>>, Refusal> {
+        let max = self.config.segment.0.min(order_bytes(MAX_ORDER));
+        if bytes == 0 || bytes > max {
+            return Err(Refusal::with(ErrorCode::BadSize, bytes, max));
+        }
+        let order = Bytes(bytes).pages_up().next_power_of_two().ilog2() as Order;
+        let bytes = order_bytes(order);
+        let mut state = lock(&self.state);
+        if state.stopping {
+            return Err(Refusal::new(ErrorCode::Stopping));
+        }
+        if state.drain.is_some() {
+            return Err(Refusal::new(ErrorCode::Draining));
+        }
+        let held = state.held.get(client).copied().unwrap_or(0);
+        if let Some(quota) = self.quota(client)
+            && held + bytes > quota
+        {
+            return Err(Refusal::with(ErrorCode::QuotaExceeded, held, quota));
+        }
+        let Some(index) = state.find(session, transport, order) else {
+            let code = if state.wiping >= bytes {
+                ErrorCode::TryAgain
+            } else {
+                ErrorCode::PoolFull
+            };
+            return Err(Refusal::with(code, bytes, state.largest_free()));
+        };
+        let before = state.segments[index as usize].buddy.largest();
+        let segment = &mut state.segments[index as usize];
+        let frame = segment
+            .buddy
+            .alloc(order)
+            .expect("the segment was chosen because it fits");
+        let (mem, incarnation) = (Arc::clone(&segment.mem), segment.incarnation);
+        state.refile(index, before);
+        state.granted += bytes;
+        state.extents += 1;
+        *state.held.entry(client.clone()).or_default() += bytes;
+        Ok(Arc::new(Extent {
+            pool: Arc::clone(self),
+            mem,
+            segment: SegmentId(index),
+            incarnation,
+            frame,
+            order,
+            client: client.clone(),
+            frozen: AtomicBool::new(false),
+        }))
+    }
+
+    /// Makes an extent immutable, and closes its segment if its owner maps it.
+    pub(super) fn freeze(&self, extent: &Extent<B>) {
+        extent.frozen.store(true, Relaxed);
+        lock(&self.state).segments[extent.segment.0 as usize].closed = true;
+    }
+
+    pub fn segment_bytes(&self, id: SegmentId) -> Bytes {
+        lock(&self.state).segments[id.0 as usize].bytes
+    }
+
+    /// A chunk or a segment to wipe, if there is one. Wipe it with [`Pool::wipe`].
+    pub fn take_wipe(&self) -> Option<Wipe<B::Segment>> {
+        lock(&self.state).wipes.pop_front()
+    }
+
+    /// Waits for something to wipe, at most this long.
+    pub fn wait_wipe(&self, at_most: Duration) -> Option<Wipe<B::Segment>> {
+        let state = lock(&self.state);
+        let waited = self
+            .wipe_waits
+            .wait_timeout_while(state, at_most, |s| s.wipes.is_empty());
+        waited
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .0
+            .wipes
+            .pop_front()
+    }
+
+    /// Wipes and puts the memory back among the free. Done outside of the lock: a large chunk takes
+    /// milliseconds.
+    pub fn wipe(&self, wipe: Wipe<B::Segment>) -> io::Result<()> {
+        let index = wipe.segment.0;
+        match wipe.job {
+            Job::Chunk { frame, order } => {
+                wipe.mem
+                    .wipe(u64::from(frame) * PAGE_SIZE as u64, order_bytes(order));
+                let mut state = lock(&self.state);
+                let segment = &mut state.segments[index as usize];
+                let before = segment.buddy.largest();
+                segment.buddy.free(frame, order);
+                let (empty, used) = (segment.buddy.is_empty(), segment.used);
+                match used {
+                    Use::Shared if empty => {
+                        if let Some(order) = before {
+                            state.shared_by_order[usize::from(order)].remove(&index);
+                        }
+                        state.segments[index as usize].used = Use::Free;
+                        state.segments[index as usize].closed = false;
+                        state.free_segments.insert(index);
+                    }
+                    Use::Owned(session) if empty => {
+                        // Its bytes count as being wiped until the new memory file is there.
+                        let bytes = state.segments[index as usize].bytes.0;
+                        state.wiping += bytes;
+                        state.segments[index as usize].used = Use::Retiring;
+                        if let Some(owned) = state.owned.get_mut(&session) {
+                            owned.retain(|&i| i != index);
+                            if owned.is_empty() {
+                                state.owned.remove(&session);
+                            }
+                        }
+                        state.wipes.push_back(Wipe {
+                            job: Job::Retire,
+                            ..wipe
+                        });
+                    }
+                    _ => state.refile(index, before),
+                }
+                state.wiping -= order_bytes(order);
+            }
+            Job::Retire => {
+                wipe.mem.revoke();
+                let bytes = lock(&self.state).segments[index as usize].bytes;
+                let fresh = self.backing.create(wipe.segment, bytes)?;
+                let mut state = lock(&self.state);
+                state.wiping -= bytes.0;
+                let segment = &mut state.segments[index as usize];
+                segment.mem = Arc::new(fresh);
+                segment.incarnation += 1;
+                segment.used = Use::Free;
+                segment.closed = false;
+                state.free_segments.insert(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Wipes all that waits, on this thread. For tests and simulation.
+    pub fn wipe_all(&self) -> io::Result<()> {
+        while let Some(wipe) = self.take_wipe() {
+            self.wipe(wipe)?;
+        }
+        Ok(())
+    }
+
+    pub fn stats(&self) -> PoolStats {
+        let state = lock(&self.state);
+        PoolStats {
+            memory: self.config.memory,
+            granted: Bytes(state.granted),
+            wiping: Bytes(state.wiping),
+            largest_free: Bytes(state.largest_free()),
+            extents: state.extents,
+        }
+    }
+
+    /// Starts (or moves, or with None cancels) giving memory back.
+    pub fn set_drain(&self, deadline: Option<Nanos>) {
+        let mut state = lock(&self.state);
+        state.drain = deadline;
+        state.drain_changes += 1;
+    }
+    /// The drain's deadline, and a number that changes whenever it does.
+    pub fn drain(&self) -> (Option<Nanos>, u64) {
+        let state = lock(&self.state);
+        (state.drain, state.drain_changes)
+    }
+    /// No more grants: the server is about to end.
+    pub fn stop(&self) {
+        lock(&self.state).stopping = true;
+    }
+    pub fn is_stopping(&self) -> bool {
+        lock(&self.state).stopping
+    }
+
+    pub(super) fn put_ticket(&self, key: [u8; TICKET_LEN], ticket: Ticket<B>) {
+        lock(&self.state).tickets.insert(key, ticket);
+    }
+    pub(super) fn take_ticket(
+        &self,
+        key: &[u8; TICKET_LEN],
+        transport: Transport,
+    ) -> Option<Ticket<B>> {
+        let mut state = lock(&self.state);
+        if state.tickets.get(key)?.transport != transport {
+            return None;
+        }
+        state.tickets.remove(key)
+    }
+    pub(super) fn tickets_of(&self, owner: SessionId) -> usize {
+        lock(&self.state)
+            .tickets
+            .values()
+            .filter(|t| t.owner == owner)
+            .count()
+    }
+    /// The owner is gone: its tickets stay good for one more lease.
+    pub(super) fn orphan_tickets(&self, owner: SessionId, ends: Nanos) {
+        let mut state = lock(&self.state);
+        for ticket in state.tickets.values_mut().filter(|t| t.owner == owner) {
+            ticket.ends = Some(ends);
+        }
+    }
+    pub(super) fn expire_tickets(&self, now: Nanos) {
+        let mut state = lock(&self.state);
+        if state.tickets.is_empty() {
+            return;
+        }
+        let over = |t: &mut Ticket<B>| t.ends.is_some_and(|ends| ends <= now);
+        let expired: Vec<_> = state.tickets.extract_if(|_, t| over(t)).collect();
+        // Dropping an extent takes the lock again.
+        drop(state);
+        drop(expired);
+    }
+}

@@ -1,0 +1,160 @@
+//! What `status` and the metrics read: counters that event loops write without waiting for anyone.
+
+use muninn_types::{Class, Nanos, SessionId};
+use muninn_wire::{ClassTraffic, SessionStatus, ShortText, Transport};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked while holding the lock has already been reported; the data is plain
+    // and each update leaves it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counters of one shard. Written by its loop alone, read by anyone.
+#[derive(Debug, Default)]
+pub struct Counters {
+    traffic: [[AtomicU64; 3]; Class::COUNT],
+    pub connections: AtomicU32,
+}
+
+impl Counters {
+    /// One writer each, so a load and a store do what a slower atomic addition would.
+    fn bump(cell: &AtomicU64, by: u64) {
+        cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
+    }
+
+    pub fn request(&self, class: Class, bytes_in: u64, bytes_out: u64) {
+        let cells = &self.traffic[class.index()];
+        Counters::bump(&cells[0], 1);
+        Counters::bump(&cells[1], bytes_in);
+        Counters::bump(&cells[2], bytes_out);
+    }
+}
+
+/// What is known of a session from outside of its shard.
+#[derive(Debug)]
+pub struct SessionInfo {
+    pub id: SessionId,
+    pub name: ShortText,
+    pub transport: Transport,
+    pub pid: u32,
+    pub connected: AtomicBool,
+    pub grants: AtomicU32,
+    pub granted_bytes: AtomicU64,
+    pub requests: AtomicU64,
+    pub bytes_in: AtomicU64,
+    pub bytes_out: AtomicU64,
+    pub lease_ends: AtomicU64,
+}
+
+impl SessionInfo {
+    pub fn count(&self, bytes_in: u64, bytes_out: u64) {
+        Counters::bump(&self.requests, 1);
+        Counters::bump(&self.bytes_in, bytes_in);
+        Counters::bump(&self.bytes_out, bytes_out);
+    }
+
+    /// The session's grants became more or fewer.
+    pub fn granted(&self, grants: i32, bytes: i64) {
+        let held = self.granted_bytes.load(Relaxed).wrapping_add_signed(bytes);
+        self.granted_bytes.store(held, Relaxed);
+        self.grants.store(
+            self.grants.load(Relaxed).wrapping_add_signed(grants),
+            Relaxed,
+        );
+    }
+
+    fn status(&self, now: Nanos) -> SessionStatus {
+        SessionStatus {
+            id: self.id,
+            name: self.name.clone(),
+            transport: self.transport.to_byte(),
+            connected: self.connected.load(Relaxed),
+            pid: self.pid,
+            grants: self.grants.load(Relaxed),
+            granted_bytes: self.granted_bytes.load(Relaxed),
+            requests: self.requests.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+            bytes_out: self.bytes_out.load(Relaxed),
+            lease_left_ms: self.lease_ends.load(Relaxed).saturating_sub(now.0) / 1_000_000,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Registry {
+    sessions: Mutex<BTreeMap<SessionId, Arc<SessionInfo>>>,
+    shards: Mutex<Vec<Arc<Counters>>>,
+    refusals: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Registry {
+    pub fn add_shard(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        lock(&self.shards).push(Arc::clone(&counters));
+        counters
+    }
+
+    /// Registers a session unless there are `max` already.
+    pub fn add_session(&self, info: Arc<SessionInfo>, max: usize) -> bool {
+        let mut sessions = lock(&self.sessions);
+        let room = sessions.len() < max;
+        if room {
+            sessions.insert(info.id, info);
+        }
+        room
+    }
+    pub fn remove_session(&self, id: SessionId) {
+        lock(&self.sessions).remove(&id);
+    }
+    pub fn session_count(&self) -> usize {
+        lock(&self.sessions).len()
+    }
+
+    /// Up to `max` sessions with ids above `after`, in order.
+    pub fn sessions(&self, after: SessionId, max: usize, now: Nanos) -> Vec<SessionStatus> {
+        let sessions = lock(&self.sessions);
+        let range = sessions.range((Bound::Excluded(after), Bound::Unbounded));
+        range.take(max).map(|(_, info)| info.status(now)).collect()
+    }
+    /// Sessions that hold memory, and how much all of them hold.
+    pub fn holders(&self) -> (u32, u64) {
+        let sessions = lock(&self.sessions);
+        let held = sessions
+            .values()
+            .map(|s| s.granted_bytes.load(Relaxed))
+            .filter(|b| *b > 0);
+        held.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
+    }
+
+    pub fn refused(&self, reason: &'static str) {
+        *lock(&self.refusals).entry(reason).or_default() += 1;
+    }
+    pub fn refusals(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.refusals)
+            .iter()
+            .map(|(reason, count)| (*reason, *count))
+            .collect()
+    }
+
+    pub fn traffic(&self) -> [ClassTraffic; Class::COUNT] {
+        let mut sums = [ClassTraffic::default(); Class::COUNT];
+        for shard in lock(&self.shards).iter() {
+            for (sum, cells) in sums.iter_mut().zip(&shard.traffic) {
+                sum.requests += cells[0].load(Relaxed);
+                sum.bytes_in += cells[1].load(Relaxed);
+                sum.bytes_out += cells[2].load(Relaxed);
+            }
+        }
+        sums
+    }
+    pub fn connections(&self) -> u32 {
+        lock(&self.shards)
+            .iter()
+            .map(|shard| shard.connections.load(Relaxed))
+            .sum()
+    }
+}

@@ -1,0 +1,126 @@
+//! A session: one client at this server, its lanes and its grants.
+
+use super::memory::Backing;
+use super::pool::Extent;
+use super::registry::SessionInfo;
+use crate::auth::SessionSecret;
+use muninn_types::{ConnId, GrantId, LaneKind, Nanos, Tag};
+use muninn_wire::Transport;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// The most lanes of a session: control, and a few for the threads of its client.
+pub const MAX_LANES: usize = 16;
+/// Replies kept for each lane. A client has at most half as many requests under way that must not
+/// be done twice.
+pub const REPLAY_LEN: usize = 32;
+
+/// Ids that a server counts up spread well under one multiplication; SipHash would cost more than
+/// the rest of a lookup.
+#[derive(Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn finish(&self) -> u64 {
+        // The table takes its index from the low bits and its tag from the high ones.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// A reply that may have to be given again.
+#[derive(Debug)]
+pub struct Replay<B: Backing> {
+    pub tag: Tag,
+    pub frame: Vec<u8>,
+    pub payload: Vec<u8>,
+    pub descriptors: Vec<Arc<B::Segment>>,
+}
+
+#[derive(Debug)]
+pub struct Lane<B: Backing> {
+    pub kind: LaneKind,
+    pub conn: Option<ConnId>,
+    pub replay: VecDeque<Replay<B>>,
+}
+
+#[derive(Debug)]
+pub struct Session<B: Backing> {
+    pub info: Arc<SessionInfo>,
+    pub secret: SessionSecret,
+    pub grants: IdMap<GrantId, Arc<Extent<B>>>,
+    pub lanes: [Option<Lane<B>>; MAX_LANES],
+    pub last_seen: Nanos,
+    /// Segments (and their incarnations) whose memory file the client was given, and how many of
+    /// its grants lie in each.
+    pub mapped: HashMap<(u32, u32), u32>,
+    /// Lanes on which the payload of a write is arriving.
+    pub writes_under_way: u32,
+}
+
+impl<B: Backing> Session<B> {
+    pub fn transport(&self) -> Transport {
+        self.info.transport
+    }
+
+    pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
+        self.lanes.iter().flatten().filter_map(|lane| lane.conn)
+    }
+
+    pub fn remember(&mut self, lane: usize, replay: Replay<B>) {
+        if let Some(lane) = &mut self.lanes[lane] {
+            if lane.replay.len() == REPLAY_LEN {
+                lane.replay.pop_front();
+            }
+            lane.replay.push_back(replay);
+        }
+    }
+
+    pub fn replayed(&self, lane: usize, tag: Tag) -> Option<&Replay<B>> {
+        self.lanes[lane]
+            .as_ref()?
+            .replay
+            .iter()
+            .find(|replay| replay.tag == tag)
+    }
+
+    /// Adds a grant; whether the client needs the memory file of its segment for it.
+    pub fn insert(&mut self, grant: GrantId, extent: Arc<Extent<B>>) -> bool {
+        let mut fresh = false;
+        if self.transport() == Transport::Shm {
+            let count = self
+                .mapped
+                .entry((extent.segment().0, extent.incarnation()))
+                .or_default();
+            *count += 1;
+            fresh = *count == 1;
+        }
+        self.info.granted(1, extent.bytes() as i64);
+        self.grants.insert(grant, extent);
+        fresh
+    }
+
+    pub fn remove(&mut self, grant: GrantId) {
+        let Some(extent) = self.grants.remove(&grant) else {
+            return;
+        };
+        let segment = (extent.segment().0, extent.incarnation());
+        if let Some(count) = self.mapped.get_mut(&segment) {
+            *count -= 1;
+            if *count == 0 {
+                self.mapped.remove(&segment);
+            }
+        }
+        self.info.granted(-1, -(extent.bytes() as i64));
+    }
+}

@@ -1,0 +1,840 @@
+//! The sessions of one event loop: frames in, replies out.
+//!
+//! [`Shard::handle`] takes one whole frame and says in a [`Step`] what its driver is to do; what to
+//! send is left in an [`Out`] that the driver reuses. Every data operation is checked here against
+//! the session's own grants and nothing else: there is no message by which a client could name
+//! another's memory.
+
+use super::memory::{Backing, SegmentMemory};
+use super::operations;
+use super::pool::{Extent, Pool};
+use super::registry::{Counters, Registry, SessionInfo};
+use super::session::{IdMap, Lane, MAX_LANES, Replay, Session};
+use crate::auth::{self, Key, Transcript};
+use muninn_types::{Bytes, Class, ConnId, LaneId, LaneKind, Nanos, SessionId, Tag};
+use muninn_wire::{
+    Challenge, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Intent, Kind,
+    NONCE_LEN, Notice, Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN,
+    Transport, Welcome, seal_frame,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[derive(Clone, Debug)]
+pub struct SharedConfig {
+    pub name: ShortText,
+    pub key: Key,
+    pub lease: Nanos,
+    pub max_sessions: usize,
+    /// The user that the server runs as; it may give operator commands over the Unix socket.
+    pub uid: u32,
+    /// Makes session ids of one start of a server differ from those of the next.
+    pub boot: u64,
+}
+
+/// What all shards share.
+#[derive(Debug)]
+pub struct Shared<B: Backing> {
+    pub pool: Arc<Pool<B>>,
+    pub registry: Registry,
+    pub config: SharedConfig,
+    pub started: Nanos,
+    next_session: AtomicU64,
+    pub(super) next_grant: AtomicU64,
+}
+
+impl<B: Backing> Shared<B> {
+    pub fn new(pool: Arc<Pool<B>>, config: SharedConfig, started: Nanos) -> Arc<Shared<B>> {
+        Arc::new(Shared {
+            pool,
+            registry: Registry::default(),
+            config,
+            started,
+            next_session: AtomicU64::new(1),
+            next_grant: AtomicU64::new(1),
+        })
+    }
+
+    /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
+    fn session_id(&self, shard: u8) -> SessionId {
+        let count = self.next_session.fetch_add(1, Relaxed) & 0xffff_ffff;
+        SessionId((self.config.boot & 0xff_ffff) << 40 | count << 8 | u64::from(shard))
+    }
+
+    pub fn status(&self, after: SessionId, now: Nanos) -> StatusPage {
+        let pool = self.pool.stats();
+        let sessions = self.registry.sessions(after, StatusPage::MAX_SESSIONS, now);
+        let (drain, _) = self.pool.drain();
+        let text = |s: &str| ShortText::lossy(s, 64);
+        StatusPage {
+            server: ServerStatus {
+                name: self.config.name.clone(),
+                uptime_ms: now.saturating_sub(self.started).0 / 1_000_000,
+                pool_bytes: pool.memory.0,
+                granted_bytes: pool.granted.0,
+                wiping_bytes: pool.wiping.0,
+                largest_free_bytes: pool.largest_free.0,
+                sessions: self.registry.session_count() as u32,
+                grants: pool.extents,
+                connections: self.registry.connections(),
+                lease_ms: (self.config.lease.0 / 1_000_000) as u32,
+                drain_left_ms: drain.map_or(0, |d| d.saturating_sub(now).0 / 1_000_000 + 1),
+                traffic: self.registry.traffic(),
+                refusals: self
+                    .registry
+                    .refusals()
+                    .iter()
+                    .map(|(r, n)| (text(r), *n))
+                    .collect(),
+            },
+            next: sessions
+                .last()
+                .map(|s| s.id)
+                .filter(|_| sessions.len() == StatusPage::MAX_SESSIONS),
+            sessions,
+        }
+    }
+
+    fn drain_report(&self, now: Nanos) -> DrainReport {
+        let (drain, _) = self.pool.drain();
+        let (holders, held_bytes) = self.registry.holders();
+        let left_ms = drain.map_or(0, |d| d.saturating_sub(now).0 / 1_000_000);
+        DrainReport {
+            draining: drain.is_some(),
+            left_ms,
+            held_bytes,
+            holders,
+        }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Unix { uid: u32 },
+    Tcp,
+}
+
+/// A run of bytes of the pool; keeps its extent alive.
+pub struct Span<B: Backing> {
+    pub extent: Arc<Extent<B>>,
+    /// In the segment.
+    pub at: u64,
+    pub len: u32,
+}
+
+impl<B: Backing> fmt::Debug for Span<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({}+{})", self.at, self.len)
+    }
+}
+
+/// What there is to send. Reused from frame to frame.
+#[derive(Debug)]
+pub struct Out<B: Backing> {
+    /// Whole frames without their payload; the last one's payload is `payload` or `spans`.
+    pub frame: Vec<u8>,
+    pub payload: Vec<u8>,
+    pub spans: Vec<Span<B>>,
+    /// Memory files that travel with the frame.
+    pub descriptors: Vec<Arc<B::Segment>>,
+    /// Connections to close now: a lane that came back, a session that ended.
+    pub fenced: Vec<ConnId>,
+    pub notices: Vec<(ConnId, Notice)>,
+}
+
+impl<B: Backing> Default for Out<B> {
+    fn default() -> Self {
+        Out {
+            frame: Vec::new(),
+            payload: Vec::new(),
+            spans: Vec::new(),
+            descriptors: Vec::new(),
+            fenced: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+}
+
+impl<B: Backing> Out<B> {
+    pub(super) fn reply(&mut self, request: &Header, body: impl FnOnce(&mut Vec<u8>)) {
+        self.frame.clear();
+        self.frame.resize(HEADER_LEN, 0);
+        body(&mut self.frame);
+        let streamed: u32 = self.spans.iter().map(|span| span.len).sum();
+        let payload_len = self.payload.len() as u32 + streamed;
+        let header = Header::new(request.kind.reply(), request.class, request.tag);
+        seal_frame(&mut self.frame, header, payload_len);
+    }
+
+    pub fn refuse(&mut self, kind: Kind, class: Class, tag: Tag, refusal: &Refusal) {
+        self.payload.clear();
+        self.spans.clear();
+        self.descriptors.clear();
+        self.frame.clear();
+        self.frame.resize(HEADER_LEN, 0);
+        refusal.encode(&mut self.frame);
+        let mut header = Header::new(kind.reply(), class, tag);
+        header.status = refusal.code as u16;
+        seal_frame(&mut self.frame, header, 0);
+    }
+}
+
+/// What a driver is to do with a frame it handed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send `out.frame`, then `out.payload` or `out.spans`.
+    Reply,
+    /// Send as for `Reply`, then close.
+    ReplyThenClose,
+    /// Receive the payload into `out.spans`, then call [`Shard::written`].
+    Receive,
+    /// Drop this many bytes of payload, then send `out.frame`.
+    DiscardThenReply(u32),
+    /// The session lives in another shard: give the connection, and this frame, to that one.
+    HandOff(u8),
+}
+
+#[derive(Debug)]
+enum ConnState {
+    AwaitHello,
+    AwaitProof {
+        hello: Hello,
+        hello_body: Vec<u8>,
+        nonce: [u8; NONCE_LEN],
+    },
+    Lane {
+        session: SessionId,
+        lane: usize,
+    },
+    Observer,
+}
+
+#[derive(Debug)]
+struct Conn {
+    peer: Peer,
+    since: Nanos,
+    state: ConnState,
+    /// The payload of a write is arriving.
+    receiving: bool,
+}
+
+/// Fills a buffer with random bytes: from the kernel, or from a seed in simulation.
+pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
+
+pub struct Shard<B: Backing> {
+    index: u8,
+    shared: Arc<Shared<B>>,
+    counters: Arc<Counters>,
+    conns: IdMap<ConnId, Conn>,
+    sessions: IdMap<SessionId, Session<B>>,
+    entropy: Entropy,
+    drain_seen: u64,
+}
+
+impl<B: Backing> fmt::Debug for Shard<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shard({}, {} sessions)", self.index, self.sessions.len())
+    }
+}
+
+impl<B: Backing> Shard<B> {
+    /// How long a connection may take to say who it is.
+    pub const HANDSHAKE: Nanos = Nanos::secs(5);
+    /// The most connections of a shard that have not said yet.
+    pub const MAX_STRANGERS: usize = 256;
+
+    pub fn new(index: u8, shared: Arc<Shared<B>>, entropy: Entropy) -> Shard<B> {
+        let counters = shared.registry.add_shard();
+        let (conns, sessions) = Default::default();
+        Shard {
+            index,
+            shared,
+            counters,
+            conns,
+            sessions,
+            entropy,
+            drain_seen: 0,
+        }
+    }
+
+    pub fn shared(&self) -> &Arc<Shared<B>> {
+        &self.shared
+    }
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// A new connection. False: there are too many that have not said who they are; close it.
+    pub fn accepted(&mut self, conn: ConnId, peer: Peer, now: Nanos) -> bool {
+        let known = |c: &Conn| matches!(c.state, ConnState::Lane { .. } | ConnState::Observer);
+        // Strangers are few; counting them anew only when there are many connections is enough.
+        if self.conns.len() >= Self::MAX_STRANGERS
+            && self.conns.values().filter(|c| !known(c)).count() >= Self::MAX_STRANGERS
+        {
+            self.shared.registry.refused("too-many-strangers");
+            return false;
+        }
+        self.conns.insert(
+            conn,
+            Conn {
+                peer,
+                since: now,
+                state: ConnState::AwaitHello,
+                receiving: false,
+            },
+        );
+        self.counters
+            .connections
+            .store(self.conns.len() as u32, Relaxed);
+        true
+    }
+
+    fn forget(&mut self, conn: ConnId) -> Option<Conn> {
+        let gone = self.conns.remove(&conn);
+        self.counters
+            .connections
+            .store(self.conns.len() as u32, Relaxed);
+        gone
+    }
+
+    /// The connection is gone. Its session stays until the lease runs out.
+    pub fn closed(&mut self, conn: ConnId) {
+        let Some(gone) = self.forget(conn) else {
+            return;
+        };
+        if let ConnState::Lane { session, lane } = gone.state
+            && let Some(session) = self.sessions.get_mut(&session)
+        {
+            // A lane that came back already belongs to its new connection.
+            if let Some(lane) = &mut session.lanes[lane]
+                && lane.conn == Some(conn)
+            {
+                lane.conn = None;
+            }
+            session.writes_under_way -= u32::from(gone.receiving);
+            let connected = session.connections().next().is_some();
+            session.info.connected.store(connected, Relaxed);
+        }
+    }
+
+    /// Counts bytes that were no frame, and leaves the answer to them in `out`.
+    pub fn malformed(&mut self, error: DecodeError, out: &mut Out<B>) -> Step {
+        self.shared.registry.refused(error.name());
+        let refusal = match error {
+            DecodeError::Version(theirs) => {
+                let ours = u64::from(muninn_wire::VERSION);
+                Refusal::with(ErrorCode::WrongVersion, ours, u64::from(theirs))
+            }
+            other => Refusal::new(ErrorCode::Malformed).remark(&other.to_string()),
+        };
+        out.refuse(Kind::Hello, Class::Control, Tag(0), &refusal);
+        Step::ReplyThenClose
+    }
+
+    /// One whole frame.
+    pub fn handle(
+        &mut self,
+        conn: ConnId,
+        header: &Header,
+        body: &[u8],
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Step {
+        out.payload.clear();
+        out.spans.clear();
+        out.descriptors.clear();
+        let request = match Request::decode(header, body) {
+            Ok(request) => request,
+            Err(error) => return self.malformed(error, out),
+        };
+        let Some(known) = self.conns.get(&conn) else {
+            return self.refuse_and_close(header, &Refusal::new(ErrorCode::NotOpen), out);
+        };
+        match known.state {
+            ConnState::Lane { session, lane } => {
+                let step = self.handle_lane(session, lane, header, request, now, out);
+                if step == Step::Receive {
+                    self.set_receiving(conn, true);
+                }
+                step
+            }
+            ConnState::Observer => self.handle_observer(known.peer, header, request, now, out),
+            _ => self.handle_stranger(conn, header, body, request, now, out),
+        }
+    }
+
+    fn refuse(&mut self, header: &Header, refusal: &Refusal, out: &mut Out<B>) -> Step {
+        self.shared.registry.refused(refusal.code.name());
+        out.refuse(header.kind, header.class, header.tag, refusal);
+        match header.payload_len {
+            0 => Step::Reply,
+            len => Step::DiscardThenReply(len),
+        }
+    }
+
+    fn refuse_and_close(&mut self, header: &Header, refusal: &Refusal, out: &mut Out<B>) -> Step {
+        self.refuse(header, refusal, out);
+        Step::ReplyThenClose
+    }
+
+    // --- who is there -------------------------------------------------------------------------
+
+    fn handle_stranger(
+        &mut self,
+        conn: ConnId,
+        header: &Header,
+        body: &[u8],
+        request: Request<'_>,
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Step {
+        let known = self.conns.get_mut(&conn).expect("looked up by the caller");
+        match (
+            std::mem::replace(&mut known.state, ConnState::AwaitHello),
+            request,
+        ) {
+            (ConnState::AwaitHello, Request::Hello(hello)) => {
+                match &hello.intent {
+                    Intent::Open {
+                        transport: Transport::Shm,
+                        ..
+                    } if !matches!(known.peer, Peer::Unix { .. }) => {
+                        let refusal = Refusal::new(ErrorCode::WrongTransport);
+                        return self.refuse_and_close(header, &refusal, out);
+                    }
+                    Intent::Attach { session, .. } if session.0 as u8 != self.index => {
+                        self.forget(conn);
+                        return Step::HandOff(session.0 as u8);
+                    }
+                    _ => {}
+                }
+                let mut nonce = [0; NONCE_LEN];
+                (self.entropy)(&mut nonce);
+                let key = &self.shared.config.key;
+                let transcript = Transcript {
+                    hello: body,
+                    server_nonce: &nonce,
+                };
+                let proof = auth::server_proof(key, transcript);
+                let challenge = Challenge {
+                    nonce,
+                    key_required: !key.is_none(),
+                    proof,
+                };
+                out.reply(header, |b| challenge.encode(b));
+                let hello_body = body.to_vec();
+                known.state = ConnState::AwaitProof {
+                    hello,
+                    hello_body,
+                    nonce,
+                };
+                Step::Reply
+            }
+            (
+                ConnState::AwaitProof {
+                    hello,
+                    hello_body,
+                    nonce,
+                },
+                Request::Prove { proof },
+            ) => {
+                let transcript = Transcript {
+                    hello: &hello_body,
+                    server_nonce: &nonce,
+                };
+                match self.admit(conn, &hello, transcript, &proof, now, out) {
+                    Ok(welcome) => {
+                        out.reply(header, |b| welcome.encode(b));
+                        Step::Reply
+                    }
+                    Err(refusal) => self.refuse_and_close(header, &refusal, out),
+                }
+            }
+            _ => self.refuse_and_close(header, &Refusal::new(ErrorCode::NotOpen), out),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        conn: ConnId,
+        hello: &Hello,
+        transcript: Transcript<'_>,
+        proof: &[u8; muninn_wire::PROOF_LEN],
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Result<Welcome, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        let config = &shared.config;
+        let wrong_key = || Refusal::new(ErrorCode::WrongKey);
+        let (state, session) = match &hello.intent {
+            Intent::Attach {
+                session: id,
+                lane,
+                kind,
+            } => {
+                let session = self
+                    .sessions
+                    .get_mut(id)
+                    .ok_or_else(|| Refusal::new(ErrorCode::NoSession))?;
+                if !auth::check_lane_proof(&session.secret, transcript, proof) {
+                    return Err(wrong_key());
+                }
+                let old = attach(session, *lane, *kind, conn)?;
+                session.last_seen = now;
+                if let Some(old) = old {
+                    self.closed(old);
+                    out.fenced.push(old);
+                }
+                (
+                    ConnState::Lane {
+                        session: *id,
+                        lane: usize::from(lane.0),
+                    },
+                    *id,
+                )
+            }
+            _ if !auth::check_client_proof(&config.key, transcript, proof) => {
+                return Err(wrong_key());
+            }
+            Intent::Observe => (ConnState::Observer, SessionId(0)),
+            Intent::Open { transport, name } => {
+                let id = self.shared.session_id(self.index);
+                let info = Arc::new(SessionInfo {
+                    id,
+                    name: name.clone(),
+                    transport: *transport,
+                    pid: hello.pid,
+                    connected: true.into(),
+                    grants: 0.into(),
+                    granted_bytes: 0.into(),
+                    requests: 0.into(),
+                    bytes_in: 0.into(),
+                    bytes_out: 0.into(),
+                    lease_ends: AtomicU64::new((now + config.lease).0),
+                });
+                if !self
+                    .shared
+                    .registry
+                    .add_session(Arc::clone(&info), config.max_sessions)
+                {
+                    let max = config.max_sessions as u64;
+                    return Err(Refusal::with(ErrorCode::TooManySessions, max, 0));
+                }
+                let mut session = Session {
+                    info,
+                    secret: auth::session_secret(&config.key, transcript, id),
+                    grants: IdMap::default(),
+                    lanes: Default::default(),
+                    last_seen: now,
+                    mapped: Default::default(),
+                    writes_under_way: 0,
+                };
+                attach(&mut session, LaneId(0), LaneKind::Control, conn)?;
+                self.sessions.insert(id, session);
+                (
+                    ConnState::Lane {
+                        session: id,
+                        lane: 0,
+                    },
+                    id,
+                )
+            }
+        };
+        if let Some(known) = self.conns.get_mut(&conn) {
+            known.state = state;
+        }
+        let segment = self.shared.pool.config().segment;
+        let largest = Bytes::pages(1 << super::buddy::MAX_ORDER);
+        Ok(Welcome {
+            session,
+            lease_ms: (config.lease.0 / 1_000_000) as u32,
+            max_grant_bytes: segment.min(largest).0,
+            server: config.name.clone(),
+        })
+    }
+
+    // --- without a session --------------------------------------------------------------------
+
+    fn handle_observer(
+        &mut self,
+        peer: Peer,
+        header: &Header,
+        request: Request<'_>,
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Step {
+        match request {
+            Request::Status { after } => self.reply_status(header, after, now, out),
+            Request::Heartbeat => {
+                let report = self.shared.drain_report(now);
+                out.reply(header, |b| report.encode(b));
+                Step::Reply
+            }
+            Request::Drain { deadline_ms } => {
+                let config = &self.shared.config;
+                let permitted = match peer {
+                    Peer::Unix { uid } => uid == config.uid || uid == 0,
+                    Peer::Tcp => !config.key.is_none(),
+                };
+                if !permitted {
+                    return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
+                }
+                let ends = now.saturating_add(Nanos(deadline_ms.saturating_mul(1_000_000)));
+                self.shared
+                    .pool
+                    .set_drain((deadline_ms > 0).then_some(ends));
+                let report = self.shared.drain_report(now);
+                out.reply(header, |b| report.encode(b));
+                Step::Reply
+            }
+            _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
+        }
+    }
+
+    fn reply_status(
+        &mut self,
+        header: &Header,
+        after: SessionId,
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Step {
+        self.shared.status(after, now).encode(&mut out.payload);
+        out.reply(header, |_| {});
+        Step::Reply
+    }
+
+    // --- with one -----------------------------------------------------------------------------
+
+    fn handle_lane(
+        &mut self,
+        id: SessionId,
+        lane: usize,
+        header: &Header,
+        request: Request<'_>,
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Step {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return self.refuse_and_close(header, &Refusal::new(ErrorCode::NoSession), out);
+        };
+        session.last_seen = now;
+        session
+            .info
+            .lease_ends
+            .store((now + self.shared.config.lease).0, Relaxed);
+        if !header.kind.is_idempotent()
+            && let Some(replay) = session.replayed(lane, header.tag)
+        {
+            out.frame.clone_from(&replay.frame);
+            out.payload.clone_from(&replay.payload);
+            out.descriptors.clone_from(&replay.descriptors);
+            return Step::Reply;
+        }
+        let result = match request {
+            Request::Read(segs) => operations::spans_of(session, segs, false, out).map(|()| {
+                out.reply(header, |_| {});
+                Step::Reply
+            }),
+            Request::Write(segs) => {
+                operations::spans_of(session, segs, true, out).map(|()| Step::Receive)
+            }
+            Request::CompareSwap {
+                grant,
+                offset,
+                expect,
+                new,
+            } => operations::word_of(session, grant, offset).map(|(extent, at)| {
+                let old = extent.mem().compare_swap(at, expect, new);
+                out.reply(header, |b| b.extend_from_slice(&old.to_le_bytes()));
+                Step::Reply
+            }),
+            Request::FetchAdd { grant, offset, add } => operations::word_of(session, grant, offset)
+                .map(|(extent, at)| {
+                    let old = extent.mem().fetch_add(at, add);
+                    out.reply(header, |b| b.extend_from_slice(&old.to_le_bytes()));
+                    Step::Reply
+                }),
+            Request::Heartbeat => {
+                let report = self.shared.drain_report(now);
+                out.reply(header, |b| report.encode(b));
+                Ok(Step::Reply)
+            }
+            Request::Grant { bytes } => {
+                operations::grant(session, &self.shared, bytes, header, out)
+            }
+            Request::Release(grants) => operations::release(session, grants, header, out),
+            Request::Share(grants) => {
+                let mut ticket = [0; TICKET_LEN];
+                (self.entropy)(&mut ticket);
+                operations::share(session, &self.shared, grants, ticket, header, out)
+            }
+            Request::Adopt { ticket } => {
+                operations::adopt(session, &self.shared, &ticket, header, out)
+            }
+            Request::Status { after } => return self.reply_status(header, after, now, out),
+            Request::Goodbye => {
+                out.reply(header, |_| {});
+                self.end_session(id, now, out);
+                return Step::ReplyThenClose;
+            }
+            Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
+            Request::Hello(_) | Request::Prove { .. } => {
+                return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
+            }
+        };
+        match result {
+            Ok(step) => {
+                if !header.kind.is_idempotent() {
+                    remember(&mut self.sessions, id, lane, header, out);
+                }
+                let bytes_out: u32 = out.spans.iter().map(|span| span.len).sum();
+                let bytes_out = if step == Step::Receive { 0 } else { bytes_out };
+                let session = &self.sessions[&id];
+                session
+                    .info
+                    .count(u64::from(header.payload_len), u64::from(bytes_out));
+                self.counters.request(
+                    header.class,
+                    u64::from(header.payload_len),
+                    u64::from(bytes_out),
+                );
+                step
+            }
+            Err(refusal) => {
+                let step = self.refuse(header, &refusal, out);
+                // A refusal that time may lift is asked again under the same tag.
+                if !header.kind.is_idempotent() && refusal.code != ErrorCode::TryAgain {
+                    remember(&mut self.sessions, id, lane, header, out);
+                }
+                step
+            }
+        }
+    }
+
+    /// The payload of a write is in place: acknowledge it.
+    pub fn written(&mut self, conn: ConnId, header: &Header, out: &mut Out<B>) {
+        self.set_receiving(conn, false);
+        out.payload.clear();
+        out.spans.clear();
+        out.reply(header, |_| {});
+    }
+
+    fn set_receiving(&mut self, conn: ConnId, receiving: bool) {
+        let Some(known) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        let before = std::mem::replace(&mut known.receiving, receiving);
+        if let ConnState::Lane { session, .. } = known.state
+            && let Some(session) = self.sessions.get_mut(&session)
+        {
+            session.writes_under_way += u32::from(receiving);
+            session.writes_under_way -= u32::from(before);
+        }
+    }
+
+    fn end_session(&mut self, id: SessionId, now: Nanos, out: &mut Out<B>) {
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        for conn in session.connections() {
+            self.forget(conn);
+            out.fenced.push(conn);
+        }
+        self.shared.registry.remove_session(id);
+        self.shared
+            .pool
+            .orphan_tickets(id, now + self.shared.config.lease);
+    }
+
+    /// To be called a few times in each lease: ends what is overdue and passes on notices.
+    pub fn tick(&mut self, now: Nanos, out: &mut Out<B>) {
+        let lease = self.shared.config.lease;
+        let overdue: Vec<SessionId> = (self.sessions.iter())
+            .filter(|(_, session)| now.saturating_sub(session.last_seen) > lease)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in overdue {
+            self.shared.registry.refused("lease-ran-out");
+            self.end_session(id, now, out);
+        }
+        let late: Vec<ConnId> = (self.conns.iter())
+            .filter(|(_, c)| {
+                !matches!(c.state, ConnState::Lane { .. } | ConnState::Observer)
+                    && now.saturating_sub(c.since) > Self::HANDSHAKE
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for conn in late {
+            self.shared.registry.refused("handshake-too-slow");
+            self.closed(conn);
+            out.fenced.push(conn);
+        }
+        self.shared.pool.expire_tickets(now);
+        let (drain, changes) = self.shared.pool.drain();
+        if changes != self.drain_seen {
+            self.drain_seen = changes;
+            let left = |ends: Nanos| ends.saturating_sub(now).0 / 1_000_000;
+            let notice = match drain {
+                Some(ends) => Notice::Drain {
+                    left_ms: left(ends),
+                },
+                None => Notice::DrainCancelled,
+            };
+            self.notify(notice, out);
+        }
+    }
+
+    /// Tells every session's control lane.
+    pub fn notify(&mut self, notice: Notice, out: &mut Out<B>) {
+        for session in self.sessions.values() {
+            if let Some(conn) = session.lanes[0].as_ref().and_then(|lane| lane.conn) {
+                out.notices.push((conn, notice));
+            }
+        }
+    }
+}
+
+/// Ties a connection to a lane; gives the one it had before, to be fenced off: nothing that the old
+/// connection still brings is looked at any more, so a late write cannot undo a later one.
+fn attach<B: Backing>(
+    session: &mut Session<B>,
+    lane: LaneId,
+    kind: LaneKind,
+    conn: ConnId,
+) -> Result<Option<ConnId>, Refusal> {
+    let too_many = || Refusal::with(ErrorCode::TooManyLanes, MAX_LANES as u64, 0);
+    let place = session
+        .lanes
+        .get_mut(usize::from(lane.0))
+        .ok_or_else(too_many)?;
+    let lane = place.get_or_insert_with(|| Lane {
+        kind,
+        conn: None,
+        replay: Default::default(),
+    });
+    lane.kind = kind;
+    session.info.connected.store(true, Relaxed);
+    Ok(lane.conn.replace(conn))
+}
+
+fn remember<B: Backing>(
+    sessions: &mut IdMap<SessionId, Session<B>>,
+    id: SessionId,
+    lane: usize,
+    header: &Header,
+    out: &Out<B>,
+) {
+    if let Some(session) = sessions.get_mut(&id) {
+        session.remember(
+            lane,
+            Replay {
+                tag: header.tag,
+                frame: out.frame.clone(),
+                payload: out.payload.clone(),
+                descriptors: out.descriptors.clone(),
+            },
+        );
+    }
+}
