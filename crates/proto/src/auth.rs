@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn short_keys_are_refused() {
         assert_eq!(
-            Key::from_file_contents(b" 15 bytes long! \n")
+            Key::from_file_contents(b" 15 bytes, short \n")
                 .unwrap_err()
                 .to_string(),
             "it holds 15 bytes, and a key is 16 to 1024"

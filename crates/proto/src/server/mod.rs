@@ -6,6 +6,7 @@
 //! the configuration.
 
 pub mod buddy;
+mod doorway;
 mod inbound;
 mod memory;
 mod operations;

@@ -8,14 +8,13 @@
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
 use super::pool::{Extent, Pool};
-use super::registry::{Counters, Registry, SessionInfo};
-use super::session::{IdMap, Lane, MAX_LANES, Replay, Session};
-use crate::auth::{self, Key, Transcript};
-use muninn_types::{Bytes, Class, ConnId, LaneId, LaneKind, Nanos, SessionId, Tag};
+use super::registry::{Counters, Registry};
+use super::session::{IdMap, Replay, Session};
+use crate::auth::Key;
+use muninn_types::{Class, ConnId, Nanos, SessionId, Tag};
 use muninn_wire::{
-    Challenge, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Intent, Kind,
-    NONCE_LEN, Notice, Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN,
-    Transport, Welcome, seal_frame,
+    DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, NONCE_LEN, Notice,
+    Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, seal_frame,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +56,7 @@ impl<B: Backing> Shared<B> {
     }
 
     /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
-    fn session_id(&self, shard: u8) -> SessionId {
+    pub(super) fn session_id(&self, shard: u8) -> SessionId {
         let count = self.next_session.fetch_add(1, Relaxed) & 0xffff_ffff;
         SessionId((self.config.boot & 0xff_ffff) << 40 | count << 8 | u64::from(shard))
     }
@@ -96,7 +95,7 @@ impl<B: Backing> Shared<B> {
         }
     }
 
-    fn drain_report(&self, now: Nanos) -> DrainReport {
+    pub(super) fn drain_report(&self, now: Nanos) -> DrainReport {
         let (drain, _) = self.pool.drain();
         let (holders, held_bytes) = self.registry.holders();
         let left_ms = drain.map_or(0, |d| d.saturating_sub(now).0 / 1_000_000);
@@ -197,7 +196,7 @@ pub enum Step {
 }
 
 #[derive(Debug)]
-enum ConnState {
+pub(super) enum ConnState {
     AwaitHello,
     AwaitProof {
         hello: Hello,
@@ -212,10 +211,10 @@ enum ConnState {
 }
 
 #[derive(Debug)]
-struct Conn {
-    peer: Peer,
+pub(super) struct Conn {
+    pub(super) peer: Peer,
     since: Nanos,
-    state: ConnState,
+    pub(super) state: ConnState,
     /// The payload of a write is arriving.
     receiving: bool,
 }
@@ -224,12 +223,12 @@ struct Conn {
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
 pub struct Shard<B: Backing> {
-    index: u8,
-    shared: Arc<Shared<B>>,
+    pub(super) index: u8,
+    pub(super) shared: Arc<Shared<B>>,
     counters: Arc<Counters>,
-    conns: IdMap<ConnId, Conn>,
-    sessions: IdMap<SessionId, Session<B>>,
-    entropy: Entropy,
+    pub(super) conns: IdMap<ConnId, Conn>,
+    pub(super) sessions: IdMap<SessionId, Session<B>>,
+    pub(super) entropy: Entropy,
     drain_seen: u64,
 }
 
@@ -291,7 +290,7 @@ impl<B: Backing> Shard<B> {
         true
     }
 
-    fn forget(&mut self, conn: ConnId) -> Option<Conn> {
+    pub(super) fn forget(&mut self, conn: ConnId) -> Option<Conn> {
         let gone = self.conns.remove(&conn);
         self.counters
             .connections
@@ -365,7 +364,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    fn refuse(&mut self, header: &Header, refusal: &Refusal, out: &mut Out<B>) -> Step {
+    pub(super) fn refuse(&mut self, header: &Header, refusal: &Refusal, out: &mut Out<B>) -> Step {
         self.shared.registry.refused(refusal.code.name());
         out.refuse(header.kind, header.class, header.tag, refusal);
         match header.payload_len {
@@ -374,238 +373,15 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    fn refuse_and_close(&mut self, header: &Header, refusal: &Refusal, out: &mut Out<B>) -> Step {
+    pub(super) fn refuse_and_close(
+        &mut self,
+        header: &Header,
+        refusal: &Refusal,
+        out: &mut Out<B>,
+    ) -> Step {
         self.refuse(header, refusal, out);
         Step::ReplyThenClose
     }
-
-    // --- who is there -------------------------------------------------------------------------
-
-    fn handle_stranger(
-        &mut self,
-        conn: ConnId,
-        header: &Header,
-        body: &[u8],
-        request: Request<'_>,
-        now: Nanos,
-        out: &mut Out<B>,
-    ) -> Step {
-        let known = self.conns.get_mut(&conn).expect("looked up by the caller");
-        match (
-            std::mem::replace(&mut known.state, ConnState::AwaitHello),
-            request,
-        ) {
-            (ConnState::AwaitHello, Request::Hello(hello)) => {
-                match &hello.intent {
-                    Intent::Open {
-                        transport: Transport::Shm,
-                        ..
-                    } if !matches!(known.peer, Peer::Unix { .. }) => {
-                        let refusal = Refusal::new(ErrorCode::WrongTransport);
-                        return self.refuse_and_close(header, &refusal, out);
-                    }
-                    Intent::Attach { session, .. } if session.0 as u8 != self.index => {
-                        self.forget(conn);
-                        return Step::HandOff(session.0 as u8);
-                    }
-                    _ => {}
-                }
-                let mut nonce = [0; NONCE_LEN];
-                (self.entropy)(&mut nonce);
-                let key = &self.shared.config.key;
-                let transcript = Transcript {
-                    hello: body,
-                    server_nonce: &nonce,
-                };
-                let proof = auth::server_proof(key, transcript);
-                let challenge = Challenge {
-                    nonce,
-                    key_required: !key.is_none(),
-                    proof,
-                };
-                out.reply(header, |b| challenge.encode(b));
-                let hello_body = body.to_vec();
-                known.state = ConnState::AwaitProof {
-                    hello,
-                    hello_body,
-                    nonce,
-                };
-                Step::Reply
-            }
-            (
-                ConnState::AwaitProof {
-                    hello,
-                    hello_body,
-                    nonce,
-                },
-                Request::Prove { proof },
-            ) => {
-                let transcript = Transcript {
-                    hello: &hello_body,
-                    server_nonce: &nonce,
-                };
-                match self.admit(conn, &hello, transcript, &proof, now, out) {
-                    Ok(welcome) => {
-                        out.reply(header, |b| welcome.encode(b));
-                        Step::Reply
-                    }
-                    Err(refusal) => self.refuse_and_close(header, &refusal, out),
-                }
-            }
-            _ => self.refuse_and_close(header, &Refusal::new(ErrorCode::NotOpen), out),
-        }
-    }
-
-    fn admit(
-        &mut self,
-        conn: ConnId,
-        hello: &Hello,
-        transcript: Transcript<'_>,
-        proof: &[u8; muninn_wire::PROOF_LEN],
-        now: Nanos,
-        out: &mut Out<B>,
-    ) -> Result<Welcome, Refusal> {
-        let shared = Arc::clone(&self.shared);
-        let config = &shared.config;
-        let wrong_key = || Refusal::new(ErrorCode::WrongKey);
-        let (state, session) = match &hello.intent {
-            Intent::Attach {
-                session: id,
-                lane,
-                kind,
-            } => {
-                let session = self
-                    .sessions
-                    .get_mut(id)
-                    .ok_or_else(|| Refusal::new(ErrorCode::NoSession))?;
-                if !auth::check_lane_proof(&session.secret, transcript, proof) {
-                    return Err(wrong_key());
-                }
-                let old = attach(session, *lane, *kind, conn)?;
-                session.last_seen = now;
-                if let Some(old) = old {
-                    self.closed(old);
-                    out.fenced.push(old);
-                }
-                (
-                    ConnState::Lane {
-                        session: *id,
-                        lane: usize::from(lane.0),
-                    },
-                    *id,
-                )
-            }
-            _ if !auth::check_client_proof(&config.key, transcript, proof) => {
-                return Err(wrong_key());
-            }
-            Intent::Observe => (ConnState::Observer, SessionId(0)),
-            Intent::Open { transport, name } => {
-                let id = self.shared.session_id(self.index);
-                let info = Arc::new(SessionInfo {
-                    id,
-                    name: name.clone(),
-                    transport: *transport,
-                    pid: hello.pid,
-                    connected: true.into(),
-                    grants: 0.into(),
-                    granted_bytes: 0.into(),
-                    requests: 0.into(),
-                    bytes_in: 0.into(),
-                    bytes_out: 0.into(),
-                    lease_ends: AtomicU64::new((now + config.lease).0),
-                });
-                if !self
-                    .shared
-                    .registry
-                    .add_session(Arc::clone(&info), config.max_sessions)
-                {
-                    let max = config.max_sessions as u64;
-                    return Err(Refusal::with(ErrorCode::TooManySessions, max, 0));
-                }
-                let mut session = Session {
-                    info,
-                    secret: auth::session_secret(&config.key, transcript, id),
-                    grants: IdMap::default(),
-                    lanes: Default::default(),
-                    last_seen: now,
-                    mapped: Default::default(),
-                    writes_under_way: 0,
-                };
-                attach(&mut session, LaneId(0), LaneKind::Control, conn)?;
-                self.sessions.insert(id, session);
-                (
-                    ConnState::Lane {
-                        session: id,
-                        lane: 0,
-                    },
-                    id,
-                )
-            }
-        };
-        if let Some(known) = self.conns.get_mut(&conn) {
-            known.state = state;
-        }
-        let segment = self.shared.pool.config().segment;
-        let largest = Bytes::pages(1 << super::buddy::MAX_ORDER);
-        Ok(Welcome {
-            session,
-            lease_ms: (config.lease.0 / 1_000_000) as u32,
-            max_grant_bytes: segment.min(largest).0,
-            server: config.name.clone(),
-        })
-    }
-
-    // --- without a session --------------------------------------------------------------------
-
-    fn handle_observer(
-        &mut self,
-        peer: Peer,
-        header: &Header,
-        request: Request<'_>,
-        now: Nanos,
-        out: &mut Out<B>,
-    ) -> Step {
-        match request {
-            Request::Status { after } => self.reply_status(header, after, now, out),
-            Request::Heartbeat => {
-                let report = self.shared.drain_report(now);
-                out.reply(header, |b| report.encode(b));
-                Step::Reply
-            }
-            Request::Drain { deadline_ms } => {
-                let config = &self.shared.config;
-                let permitted = match peer {
-                    Peer::Unix { uid } => uid == config.uid || uid == 0,
-                    Peer::Tcp => !config.key.is_none(),
-                };
-                if !permitted {
-                    return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
-                }
-                let ends = now.saturating_add(Nanos(deadline_ms.saturating_mul(1_000_000)));
-                self.shared
-                    .pool
-                    .set_drain((deadline_ms > 0).then_some(ends));
-                let report = self.shared.drain_report(now);
-                out.reply(header, |b| report.encode(b));
-                Step::Reply
-            }
-            _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
-        }
-    }
-
-    fn reply_status(
-        &mut self,
-        header: &Header,
-        after: SessionId,
-        now: Nanos,
-        out: &mut Out<B>,
-    ) -> Step {
-        self.shared.status(after, now).encode(&mut out.payload);
-        out.reply(header, |_| {});
-        Step::Reply
-    }
-
-    // --- with one -----------------------------------------------------------------------------
 
     fn handle_lane(
         &mut self,
@@ -794,29 +570,6 @@ impl<B: Backing> Shard<B> {
             }
         }
     }
-}
-
-/// Ties a connection to a lane; gives the one it had before, to be fenced off: nothing that the old
-/// connection still brings is looked at any more, so a late write cannot undo a later one.
-fn attach<B: Backing>(
-    session: &mut Session<B>,
-    lane: LaneId,
-    kind: LaneKind,
-    conn: ConnId,
-) -> Result<Option<ConnId>, Refusal> {
-    let too_many = || Refusal::with(ErrorCode::TooManyLanes, MAX_LANES as u64, 0);
-    let place = session
-        .lanes
-        .get_mut(usize::from(lane.0))
-        .ok_or_else(too_many)?;
-    let lane = place.get_or_insert_with(|| Lane {
-        kind,
-        conn: None,
-        replay: Default::default(),
-    });
-    lane.kind = kind;
-    session.info.connected.store(true, Relaxed);
-    Ok(lane.conn.replace(conn))
 }
 
 fn remember<B: Backing>(
