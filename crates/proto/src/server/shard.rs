@@ -14,7 +14,7 @@ use crate::auth::Key;
 use muninn_types::{Class, ConnId, Nanos, SessionId, Tag};
 use muninn_wire::{
     DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, NONCE_LEN, Notice,
-    Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, seal_frame,
+    Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport, seal_frame,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -407,6 +407,13 @@ impl<B: Backing> Shard<B> {
             out.payload.clone_from(&replay.payload);
             out.descriptors.clone_from(&replay.descriptors);
             return Step::Reply;
+        }
+        if header.kind.is_data() && session.transport() == Transport::Shm {
+            // The client could have cut the memory file short under us.
+            let refusal = Refusal::new(ErrorCode::WrongTransport);
+            let refusal =
+                refusal.remark("a session that maps memory reads and writes it by itself");
+            return self.refuse(header, &refusal, out);
         }
         let result = match request {
             Request::Read(segs) => operations::spans_of(session, segs, false, out).map(|()| {
