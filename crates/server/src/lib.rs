@@ -1,1 +1,315 @@
-//! The memory server
+//! The memory server: keeps pages for clients, as fast as the wire, and never gives one client's
+//! bytes to another.
+//!
+//! It decides nothing about which page goes where; clients do. The state machine lives in
+//! `muninn_proto::server`; here are its threads (event loops, a wiper, metrics), its sockets and
+//! its memory.
+
+mod connection;
+mod event_loop;
+mod metrics;
+mod segment;
+
+pub use segment::{HugePages, MemfdBacking, MemfdSegment};
+
+use event_loop::{EventLoop, LoopOptions, Mailbox};
+use muninn_policy::wrr::Weights;
+use muninn_proto::auth::Key;
+use muninn_proto::server::{Pool, PoolConfig, PoolStats, Shard, Shared, SharedConfig};
+use muninn_sys::clock;
+use muninn_sys::socket::{Address, ListenError, Listener};
+use muninn_types::{Bytes, Nanos, PAGE_SIZE, SessionId};
+use muninn_wire::{ShortText, StatusPage};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Everything that can be chosen about a server.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub name: String,
+    pub memory: Bytes,
+    /// None: a sixteenth of the memory, between 2 MiB and 64 MiB.
+    pub segment: Option<Bytes>,
+    pub listen: Vec<Address>,
+    pub metrics: Option<SocketAddr>,
+    pub key: Key,
+    /// Listen beyond this machine without a key.
+    pub insecure: bool,
+    pub lease: Duration,
+    pub quotas: HashMap<String, Bytes>,
+    pub max_sessions: usize,
+    pub threads: usize,
+    pub spin: Duration,
+    pub weights: Weights,
+    pub prealloc: bool,
+    pub huge: HugePages,
+    /// Keep CPUs from sleeping while there are sessions.
+    pub keep_awake: bool,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            name: "muninn".to_string(),
+            memory: Bytes::mib(256),
+            segment: None,
+            listen: Vec::new(),
+            metrics: None,
+            key: Key::none(),
+            insecure: false,
+            lease: Duration::from_secs(10),
+            quotas: HashMap::new(),
+            max_sessions: 4096,
+            threads: 1,
+            spin: Duration::from_micros(50),
+            weights: Weights::default(),
+            prealloc: false,
+            huge: HugePages::Auto,
+            keep_awake: true,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("nowhere to listen: name a Unix socket (--socket PATH) or an address (--listen ADDR)")]
+    NowhereToListen,
+    #[error(
+        "refusing to listen at {0} without a key, as others could reach this memory: name a key \
+         file (--key-file PATH; 'muninn keygen PATH' makes one), or say --insecure if the network \
+         is trusted"
+    )]
+    KeyNeeded(Address),
+    #[error("{0} is too little memory for a server: give it at least {min}", min = Bytes(PAGE_SIZE as u64))]
+    TooLittle(Bytes),
+    #[error("a segment of {0} cannot be: use a power of two from 4KiB to 1GiB")]
+    BadSegment(Bytes),
+    #[error("a server has 1 to 64 threads, not {0}")]
+    BadThreads(usize),
+    #[error("a lease of {0:?} is too short to keep: use 100ms or more")]
+    BadLease(Duration),
+    #[error("{0}")]
+    Listen(#[from] ListenError),
+    #[error("cannot reserve {0} for the pool: {1}")]
+    Memory(Bytes, std::io::Error),
+    #[error("cannot start the server's threads: {0}")]
+    Start(std::io::Error),
+}
+
+/// A running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared<MemfdBacking>>,
+    mailboxes: Arc<Vec<Mailbox>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<Address>,
+    metrics: Option<SocketAddr>,
+}
+
+fn is_local(address: &Address) -> bool {
+    match address {
+        Address::Unix(_) => true,
+        Address::Tcp(tcp) => tcp.ip().is_loopback(),
+    }
+}
+
+fn default_segment(memory: Bytes) -> Bytes {
+    let part = (memory.0 / 16).max(1);
+    let part = if part.is_power_of_two() {
+        part
+    } else {
+        part.next_power_of_two() / 2
+    };
+    Bytes(part.clamp(2 << 20, 64 << 20))
+}
+
+impl Server {
+    /// Checks the configuration, reserves the memory, listens, and starts the threads.
+    pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
+        if config.listen.is_empty() {
+            return Err(ServerError::NowhereToListen);
+        }
+        if let Some(open) = config.listen.iter().find(|a| !is_local(a))
+            && config.key.is_none()
+            && !config.insecure
+        {
+            return Err(ServerError::KeyNeeded(open.clone()));
+        }
+        if config.memory < Bytes::PAGE {
+            return Err(ServerError::TooLittle(config.memory));
+        }
+        let segment = config
+            .segment
+            .unwrap_or_else(|| default_segment(config.memory));
+        if !segment.0.is_power_of_two() || !(Bytes::PAGE..=Bytes::gib(1)).contains(&segment) {
+            return Err(ServerError::BadSegment(segment));
+        }
+        if !(1..=64).contains(&config.threads) {
+            return Err(ServerError::BadThreads(config.threads));
+        }
+        if config.lease < Duration::from_millis(100) {
+            return Err(ServerError::BadLease(config.lease));
+        }
+        let listeners: Vec<Listener> = config
+            .listen
+            .iter()
+            .map(Listener::bind)
+            .collect::<Result<_, _>>()?;
+        let addresses = listeners.iter().map(|l| l.address().clone()).collect();
+        let metrics = match config.metrics {
+            Some(address) => Some(Listener::bind(&Address::Tcp(address))?),
+            None => None,
+        };
+        let metrics_address = metrics
+            .as_ref()
+            .and_then(|listener| match listener.address() {
+                Address::Tcp(address) => Some(*address),
+                Address::Unix(_) => None,
+            });
+
+        let memory = Bytes::pages(config.memory.whole_pages());
+        let backing = MemfdBacking {
+            prealloc: config.prealloc,
+            huge: config.huge,
+        };
+        let pool_config = PoolConfig {
+            memory,
+            segment,
+            quotas: config.quotas,
+        };
+        let pool =
+            Pool::new(backing, pool_config).map_err(|error| ServerError::Memory(memory, error))?;
+        let shared = Shared::new(
+            pool,
+            SharedConfig {
+                name: ShortText::lossy(&config.name, 64),
+                key: config.key,
+                lease: Nanos::from(config.lease),
+                max_sessions: config.max_sessions,
+                uid: muninn_sys::proc::own_uid(),
+                boot: muninn_sys::rand::u64(),
+            },
+            clock::now(),
+        );
+
+        let start = |errno: rustix::io::Errno| ServerError::Start(errno.into());
+        let mailboxes: Result<Vec<Mailbox>, _> =
+            (0..config.threads).map(|_| Mailbox::new()).collect();
+        let mailboxes = Arc::new(mailboxes.map_err(start)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut server = Server {
+            shared: Arc::clone(&shared),
+            mailboxes: Arc::clone(&mailboxes),
+            stop: Arc::clone(&stop),
+            threads: Vec::new(),
+            addresses,
+            metrics: metrics_address,
+        };
+        let options = LoopOptions {
+            spin: config.spin,
+            weights: config.weights,
+            keep_awake: config.keep_awake,
+        };
+        let mut listeners = Some(listeners);
+        for index in 0..config.threads {
+            let entropy = Box::new(muninn_sys::rand::fill);
+            let shard = Shard::new(index as u8, Arc::clone(&shared), entropy);
+            let listeners = listeners.take().unwrap_or_default();
+            let mailboxes = Arc::clone(&mailboxes);
+            let event_loop =
+                EventLoop::new(index, shard, listeners, mailboxes, options).map_err(start)?;
+            server.spawn(&format!("muninn-loop-{index}"), move || event_loop.run())?;
+        }
+        let wiper_stop = Arc::clone(&stop);
+        let pool = Arc::clone(&shared.pool);
+        server.spawn("muninn-wiper", move || wipe(&pool, &wiper_stop))?;
+        if let Some(listener) = metrics {
+            let shared = Arc::clone(&shared);
+            server.spawn("muninn-metrics", move || {
+                metrics::serve(&listener, &shared, &stop)
+            })?;
+        }
+        Ok(server)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ServerError> {
+        let thread = std::thread::Builder::new()
+            .name(name.to_string())
+            .spawn(work);
+        self.threads.push(thread.map_err(ServerError::Start)?);
+        Ok(())
+    }
+
+    /// Where it listens, with the ports the kernel chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+    pub fn pool(&self) -> PoolStats {
+        self.shared.pool.stats()
+    }
+    pub fn status(&self) -> StatusPage {
+        self.shared.status(SessionId(0), clock::now())
+    }
+    /// The text that the metrics port serves.
+    pub fn metrics(&self) -> String {
+        metrics::render(&self.shared)
+    }
+
+    /// Asks sessions to move away within this time, or no longer (None).
+    pub fn drain(&self, within: Option<Duration>) {
+        let ends = within.map(|time| clock::now() + Nanos::from(time));
+        self.shared.pool.set_drain(ends);
+    }
+
+    /// Whether every thread still runs.
+    pub fn is_healthy(&self) -> bool {
+        self.threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// Tells the sessions, closes everything and waits for the threads.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        self.shared.pool.stop();
+        self.stop.store(true, Relaxed);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.stop();
+        }
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+/// Wipes freed memory, off the event loops: a large hole takes milliseconds.
+fn wipe(pool: &Pool<MemfdBacking>, stop: &AtomicBool) {
+    while !stop.load(Relaxed) {
+        if let Some(work) = pool.wait_wipe(Duration::from_millis(100))
+            && let Err(error) = pool.wipe(work)
+        {
+            // The segment stays out of use; the server goes on with the rest.
+            eprintln!("muninn: a segment could not be replaced: {error}");
+        }
+    }
+}

@@ -23,6 +23,9 @@ pub enum Seals {
     Size,
     /// As `Size`, and no further seals: nobody can forbid writing behind our back.
     SizeForGood,
+    /// Never grow, and no further seals: whoever shares it cannot keep its maker from taking it
+    /// back by cutting it to nothing.
+    Revocable,
 }
 
 /// A file in memory.
@@ -124,6 +127,7 @@ impl Memfd {
         let flags = match seals {
             Seals::Size => SealFlags::SHRINK | SealFlags::GROW,
             Seals::SizeForGood => SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+            Seals::Revocable => SealFlags::GROW | SealFlags::SEAL,
         };
         rustix::fs::fcntl_add_seals(&self.fd, flags).map_err(failed("seal"))
     }

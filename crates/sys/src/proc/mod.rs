@@ -66,6 +66,16 @@ fn pread(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno>
     rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, offset))
 }
 
+/// The user this process acts as.
+pub fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The id of this process.
+pub fn own_pid() -> u32 {
+    std::process::id()
+}
+
 /// A whole file of the kernel as text.
 pub fn read_text(source: &impl ProcSource, path: &str) -> Result<String, ProcError> {
     let mut buffer = vec![0; TEXT_MAX];

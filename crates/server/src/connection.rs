@@ -1,0 +1,343 @@
+//! One connection: bytes in, frames to the shard, replies out, never waiting.
+//!
+//! At most one reply is under way; while it is, nothing more is read. So a client that does not
+//! take its replies holds back nobody but itself, and a connection's memory is bounded by a few
+//! kilobytes whatever is sent to it.
+
+use crate::segment::MemfdBacking;
+use muninn_proto::server::{Inbound, Out, Peer, Progress, Shard, Span, Step};
+use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
+use muninn_types::{Class, ConnId, Nanos, Tag};
+use muninn_wire::{HEADER_LEN, Header, Kind, Notice, seal_frame};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+type Segment = <MemfdBacking as muninn_proto::server::Backing>::Segment;
+
+/// Bytes read at a time while headers are expected: many small requests, or the start of a write.
+pub const HEAD_READ: usize = 4096;
+/// The most bytes moved by one system call, so that a turn stays short.
+const CHUNK_MAX: usize = 64 << 10;
+/// The most pieces handed to one system call.
+const PIECES_MAX: usize = 72;
+
+/// A reply on its way out.
+#[derive(Debug, Default)]
+struct Outgoing {
+    frame: Vec<u8>,
+    payload: Vec<u8>,
+    spans: Vec<Span<MemfdBacking>>,
+    descriptors: Vec<Arc<Segment>>,
+    descriptors_sent: usize,
+    sent: usize,
+    total: usize,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub stream: Stream,
+    pub peer: Peer,
+    id: ConnId,
+    inbound: Inbound<MemfdBacking>,
+    outgoing: Outgoing,
+    /// Read but not yet looked at: a reply was in the way.
+    ahead: Vec<u8>,
+    /// A reply that waits for a refused payload to pass by.
+    after_discard: bool,
+    /// The latest notice, until there is room between two replies.
+    notice: Option<Notice>,
+    closing: bool,
+    /// Class of the request that was last seen, for the order in which connections are served.
+    pub class: Class,
+    /// In the scheduler's queue.
+    pub queued: bool,
+    /// The descriptor is watched for room to write.
+    pub watches_write: bool,
+}
+
+/// What a turn ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing to do before the descriptor is ready again.
+    Idle,
+    /// The budget is used up and there is more to do.
+    More,
+    /// Waits until the peer takes what was sent.
+    Blocked,
+    /// Done with: close it.
+    Close,
+    /// Give the connection and these bytes to another shard.
+    HandOff { shard: u8, bytes: Vec<u8> },
+}
+
+impl Connection {
+    pub fn new(id: ConnId, stream: Stream, peer: Peer) -> Connection {
+        Connection {
+            stream,
+            peer,
+            id,
+            inbound: Inbound::default(),
+            outgoing: Outgoing::default(),
+            ahead: Vec::new(),
+            after_discard: false,
+            notice: None,
+            closing: false,
+            class: Class::Control,
+            queued: false,
+            watches_write: false,
+        }
+    }
+
+    /// Bytes that were read elsewhere, before anything else of this connection.
+    pub fn preload(&mut self, bytes: Vec<u8>) {
+        self.ahead = bytes;
+    }
+
+    pub fn notify(&mut self, notice: Notice) {
+        self.notice = Some(notice);
+    }
+
+    /// Serves the connection for about `budget` bytes; how many were moved, and how it ended.
+    pub fn serve(
+        &mut self,
+        shard: &mut Shard<MemfdBacking>,
+        out: &mut Out<MemfdBacking>,
+        scratch: &mut [u8; HEAD_READ],
+        budget: usize,
+        now: Nanos,
+    ) -> (usize, Turn) {
+        let mut moved = 0;
+        // A short read emptied the socket: the next one would only be told so.
+        let mut emptied = false;
+        loop {
+            if self.outgoing.sent < self.outgoing.total {
+                match self.flush() {
+                    Ok(Transfer::Bytes(n)) => moved += n,
+                    Ok(Transfer::WouldBlock) => return (moved, Turn::Blocked),
+                    Ok(Transfer::Closed) | Err(_) => return (moved, Turn::Close),
+                }
+                if self.outgoing.sent < self.outgoing.total {
+                    if moved >= budget {
+                        return (moved, Turn::More);
+                    }
+                    continue;
+                }
+                self.finish_outgoing();
+            }
+            if self.closing {
+                return (moved, Turn::Close);
+            }
+            if let Some(notice) = self.notice.take() {
+                self.send_notice(notice);
+                continue;
+            }
+            if !self.ahead.is_empty() {
+                if moved >= budget {
+                    return (moved, Turn::More);
+                }
+                let bytes = std::mem::take(&mut self.ahead);
+                if let Some(turn) = self.take_in(&bytes, shard, out, now) {
+                    return (moved, turn);
+                }
+                continue;
+            }
+            if emptied {
+                return (moved, Turn::Idle);
+            }
+            if moved >= budget {
+                return (moved, Turn::More);
+            }
+            let into_payload = !self.inbound.targets().0.is_empty();
+            let (asked, read) = if into_payload {
+                self.read_payload(budget)
+            } else {
+                (HEAD_READ, self.read_head(scratch))
+            };
+            let n = match read {
+                Ok(Transfer::Bytes(n)) => n,
+                Ok(Transfer::WouldBlock) => return (moved, Turn::Idle),
+                Ok(Transfer::Closed) | Err(_) => return (moved, Turn::Close),
+            };
+            moved += n;
+            emptied = n < asked;
+            let bytes = if into_payload {
+                self.inbound.filled(n);
+                &[]
+            } else {
+                &scratch[..n]
+            };
+            if let Some(turn) = self.take_in(bytes, shard, out, now) {
+                return (moved, turn);
+            }
+        }
+    }
+
+    fn read_head(&self, scratch: &mut [u8; HEAD_READ]) -> Result<Transfer, rustix::io::Errno> {
+        let pieces = [Piece::new(scratch.as_mut_ptr(), scratch.len())];
+        // SAFETY: the piece is the scratch buffer, borrowed for the length of the call.
+        unsafe { self.stream.read_pieces(&pieces) }
+    }
+
+    /// Straight from the socket into the pool.
+    fn read_payload(&self, budget: usize) -> (usize, Result<Transfer, rustix::io::Errno>) {
+        let (spans, mut done) = self.inbound.targets();
+        let mut pieces = [Piece::new(std::ptr::null_mut(), 0); PIECES_MAX];
+        let mut count = 0;
+        let limit = budget.clamp(HEAD_READ, CHUNK_MAX);
+        let mut room = limit;
+        for span in spans.iter().take(PIECES_MAX) {
+            let len = ((span.len - done) as usize).min(room);
+            let start = span.extent.mem().at(span.at + u64::from(done), len as u64);
+            pieces[count] = Piece::new(start, len);
+            count += 1;
+            room -= len;
+            done = 0;
+            if room == 0 {
+                break;
+            }
+        }
+        // SAFETY: every piece lies in the mapping of an extent that its span keeps alive, and
+        // nothing holds a reference into mapped memory.
+        let read = unsafe { self.stream.read_pieces(&pieces[..count]) };
+        (limit - room, read)
+    }
+
+    /// Hands bytes to the shard until a reply is in the way or they are used up.
+    fn take_in(
+        &mut self,
+        mut bytes: &[u8],
+        shard: &mut Shard<MemfdBacking>,
+        out: &mut Out<MemfdBacking>,
+        now: Nanos,
+    ) -> Option<Turn> {
+        loop {
+            let progress = match self.inbound.advance(&mut bytes) {
+                Ok(progress) => progress,
+                Err(error) => {
+                    shard.malformed(error, out);
+                    self.queue(out);
+                    self.closing = true;
+                    return None;
+                }
+            };
+            match progress {
+                Progress::NeedMore => return None,
+                Progress::PayloadDone => {
+                    if std::mem::take(&mut self.after_discard) {
+                        self.outgoing.total = self.outgoing.frame.len();
+                    } else if let Some(header) = self.inbound.header().copied() {
+                        shard.written(self.id, &header, out);
+                        self.queue(out);
+                    }
+                }
+                Progress::Frame(header) => {
+                    self.class = header.class;
+                    match shard.handle(self.id, &header, self.inbound.body(), now, out) {
+                        Step::Reply => self.queue(out),
+                        Step::ReplyThenClose => {
+                            self.queue(out);
+                            self.closing = true;
+                        }
+                        Step::Receive => self.inbound.receive(&mut out.spans),
+                        Step::DiscardThenReply(len) => {
+                            self.queue(out);
+                            // Kept back until the payload has passed.
+                            self.outgoing.total = 0;
+                            self.after_discard = true;
+                            self.inbound.discard(len);
+                        }
+                        Step::HandOff(shard) => {
+                            let mut again = vec![0; HEADER_LEN];
+                            again.extend_from_slice(self.inbound.body());
+                            seal_frame(&mut again, header, 0);
+                            again.extend_from_slice(bytes);
+                            return Some(Turn::HandOff {
+                                shard,
+                                bytes: again,
+                            });
+                        }
+                    }
+                }
+            }
+            if self.outgoing.total > 0 || self.closing {
+                self.ahead.extend_from_slice(bytes);
+                return None;
+            }
+        }
+    }
+
+    /// Takes what the shard wants sent; buffers change places, so that none is allocated anew.
+    fn queue(&mut self, out: &mut Out<MemfdBacking>) {
+        let o = &mut self.outgoing;
+        std::mem::swap(&mut o.frame, &mut out.frame);
+        std::mem::swap(&mut o.payload, &mut out.payload);
+        std::mem::swap(&mut o.spans, &mut out.spans);
+        std::mem::swap(&mut o.descriptors, &mut out.descriptors);
+        let streamed: usize = o.spans.iter().map(|span| span.len as usize).sum();
+        o.sent = 0;
+        o.descriptors_sent = 0;
+        o.total = o.frame.len() + o.payload.len() + streamed;
+    }
+
+    fn finish_outgoing(&mut self) {
+        let o = &mut self.outgoing;
+        o.frame.clear();
+        o.payload.clear();
+        o.spans.clear();
+        o.descriptors.clear();
+        (o.sent, o.total) = (0, 0);
+    }
+
+    fn send_notice(&mut self, notice: Notice) {
+        let frame = &mut self.outgoing.frame;
+        frame.clear();
+        frame.resize(HEADER_LEN, 0);
+        notice.encode(frame);
+        seal_frame(frame, Header::new(Kind::Notice, Class::Control, Tag(0)), 0);
+        self.outgoing.total = frame.len();
+        self.outgoing.sent = 0;
+    }
+
+    fn flush(&mut self) -> Result<Transfer, rustix::io::Errno> {
+        let o = &mut self.outgoing;
+        if o.descriptors_sent < o.descriptors.len() {
+            // A few bytes with each batch of descriptors; the frame is longer than there can be
+            // batches.
+            let batch = &o.descriptors[o.descriptors_sent..];
+            let batch = &batch[..batch.len().min(FDS_MAX)];
+            let fds: Vec<BorrowedFd<'_>> = batch.iter().map(|s| s.descriptor()).collect();
+            let sent = self.stream.send_fds(&o.frame[o.sent..o.sent + 1], &fds)?;
+            if let Transfer::Bytes(n) = sent {
+                o.descriptors_sent += fds.len();
+                o.sent += n;
+            }
+            return Ok(sent);
+        }
+        let mut pieces = [Piece::new(std::ptr::null_mut(), 0); PIECES_MAX];
+        let mut count = 0;
+        let mut skip = o.sent;
+        let mut add = |start: *mut u8, len: usize| {
+            let before = skip.min(len);
+            skip -= before;
+            if before < len && count < PIECES_MAX {
+                pieces[count] = Piece::new(start.wrapping_add(before), len - before);
+                count += 1;
+            }
+        };
+        add(o.frame.as_mut_ptr(), o.frame.len());
+        add(o.payload.as_mut_ptr(), o.payload.len());
+        for span in &o.spans {
+            add(
+                span.extent.mem().at(span.at, u64::from(span.len)),
+                span.len as usize,
+            );
+        }
+        // SAFETY: the pieces are our own buffers and ranges of extents that the spans keep alive;
+        // the kernel only reads them.
+        let sent = unsafe { self.stream.write_pieces(&pieces[..count]) }?;
+        if let Transfer::Bytes(n) = sent {
+            o.sent += n;
+        }
+        Ok(sent)
+    }
+}

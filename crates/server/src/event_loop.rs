@@ -1,0 +1,394 @@
+//! One event loop: its connections, its shard, and the order in which they are served.
+//!
+//! Ready connections wait in a weighted round-robin by the class of what they last asked for; after
+//! each turn the loop looks for what has become ready meanwhile, so a demand read waits for at most
+//! one turn of bulk. With nothing to do the loop spins for a bounded time before it sleeps: waking
+//! a sleeping CPU costs more than everything else a request needs.
+
+use crate::connection::{Connection, HEAD_READ, Turn};
+use crate::segment::MemfdBacking;
+use muninn_policy::wrr::{Weights, Wrr};
+use muninn_proto::server::{Out, Peer, Shard};
+use muninn_sys::clock;
+use muninn_sys::epoll::{Epoll, EventFd, Events, Interest};
+use muninn_sys::pm_qos::{self, LatencyGuard};
+use muninn_sys::socket::{Listener, Stream};
+use muninn_types::{Bytes, ConnId, Nanos};
+use muninn_wire::Notice;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const LISTENER_TOKEN: u64 = u64::MAX;
+const MAILBOX_TOKEN: u64 = u64::MAX - 16;
+/// Bytes for each unit of weight in a round.
+const QUANTUM: Bytes = Bytes::kib(4);
+/// How many connections can wait for one loop to take them over.
+const MAILBOX_MAX: usize = 1024;
+/// Connections taken from the kernel's queue in one go.
+const ACCEPT_MAX: usize = 64;
+/// Small turns between two looks at what has become ready.
+const TURNS_BETWEEN_LOOKS: usize = 4;
+
+/// A connection on its way to another loop, with what was read of it.
+#[derive(Debug)]
+pub struct Handed {
+    pub stream: Stream,
+    pub peer: Peer,
+    pub bytes: Vec<u8>,
+}
+
+/// How other threads reach a loop.
+#[derive(Debug)]
+pub struct Mailbox {
+    queue: Mutex<VecDeque<Handed>>,
+    bell: EventFd,
+    stop: AtomicBool,
+}
+
+impl Mailbox {
+    pub fn new() -> Result<Mailbox, rustix::io::Errno> {
+        let queue = Mutex::new(VecDeque::new());
+        Ok(Mailbox {
+            queue,
+            bell: EventFd::new()?,
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    /// Hands a connection over; dropped, and so closed, when too many wait.
+    pub fn hand(&self, handed: Handed) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.len() < MAILBOX_MAX {
+            queue.push_back(handed);
+        }
+        drop(queue);
+        self.bell.notify();
+    }
+
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+        self.bell.notify();
+    }
+
+    fn take(&self) -> Option<Handed> {
+        self.queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct LoopOptions {
+    pub spin: Duration,
+    pub weights: Weights,
+    pub keep_awake: bool,
+}
+
+pub struct EventLoop {
+    index: usize,
+    epoll: Epoll,
+    shard: Shard<MemfdBacking>,
+    out: Out<MemfdBacking>,
+    connections: HashMap<ConnId, Connection>,
+    ready: Wrr<ConnId>,
+    /// Only the first loop has any.
+    listeners: Vec<Listener>,
+    accept_paused: bool,
+    mailboxes: Arc<Vec<Mailbox>>,
+    next_conn: u64,
+    next_loop: usize,
+    options: LoopOptions,
+    awake: Option<LatencyGuard>,
+    scratch: Box<[u8; HEAD_READ]>,
+}
+
+impl EventLoop {
+    pub fn new(
+        index: usize,
+        shard: Shard<MemfdBacking>,
+        listeners: Vec<Listener>,
+        mailboxes: Arc<Vec<Mailbox>>,
+        options: LoopOptions,
+    ) -> Result<EventLoop, rustix::io::Errno> {
+        let epoll = Epoll::new()?;
+        epoll.add(&mailboxes[index].bell, MAILBOX_TOKEN, Interest::READ)?;
+        for (i, listener) in listeners.iter().enumerate() {
+            epoll.add(listener, LISTENER_TOKEN - i as u64, Interest::READ)?;
+        }
+        Ok(EventLoop {
+            index,
+            epoll,
+            shard,
+            out: Out::default(),
+            connections: HashMap::new(),
+            ready: Wrr::new(options.weights, QUANTUM, usize::MAX),
+            listeners,
+            accept_paused: false,
+            mailboxes,
+            next_conn: 1,
+            next_loop: 0,
+            options,
+            awake: None,
+            scratch: Box::new([0; HEAD_READ]),
+        })
+    }
+
+    /// Runs until told to stop.
+    pub fn run(mut self) {
+        let lease = self.shard.shared().config.lease;
+        let tick = Nanos((lease.0 / 8).clamp(10_000_000, 250_000_000));
+        let mut events = Events::default();
+        let mut now = clock::now();
+        let mut next_tick = now + tick;
+        let mut idle_since = now;
+        let mut turns = 0;
+        while !self.mailboxes[self.index].stop.load(Relaxed) {
+            if self.ready.is_empty() || turns >= TURNS_BETWEEN_LOOKS {
+                turns = 0;
+                let spinning = now.saturating_sub(idle_since) < Nanos::from(self.options.spin);
+                let wait = if !self.ready.is_empty() || spinning {
+                    Duration::ZERO
+                } else {
+                    next_tick.saturating_sub(now).into()
+                };
+                match self.epoll.wait(&mut events, Some(wait)) {
+                    Ok(0) => {
+                        if self.ready.is_empty() {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    Ok(_) => self.note_ready(&events),
+                    Err(error) => panic!("waiting for events failed: {error}"),
+                }
+                now = clock::now();
+                if now >= next_tick {
+                    self.tick(now);
+                    next_tick = now + tick;
+                }
+            }
+            if let Some(turn) = self.ready.next() {
+                let moved = self.serve(turn.item, turn.budget, now);
+                self.ready.charge(turn.class, Bytes(moved as u64));
+                // A long turn may have let something urgent arrive.
+                turns += if moved > HEAD_READ {
+                    TURNS_BETWEEN_LOOKS
+                } else {
+                    1
+                };
+                idle_since = now;
+            }
+        }
+        self.say_goodbye();
+    }
+
+    fn note_ready(&mut self, events: &Events) {
+        for event in events.iter() {
+            match event.token {
+                MAILBOX_TOKEN => self.take_mail(),
+                token if token > MAILBOX_TOKEN => self.accept((LISTENER_TOKEN - token) as usize),
+                token => self.enqueue(ConnId(token)),
+            }
+        }
+    }
+
+    fn enqueue(&mut self, id: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !connection.queued
+        {
+            connection.queued = true;
+            // The queue is bounded by the number of connections: each is in it once.
+            let _ = self.ready.push(connection.class, id);
+        }
+    }
+
+    fn serve(&mut self, id: ConnId, budget: Bytes, now: Nanos) -> usize {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return 0;
+        };
+        connection.queued = false;
+        let (moved, turn) = connection.serve(
+            &mut self.shard,
+            &mut self.out,
+            &mut self.scratch,
+            budget.0 as usize,
+            now,
+        );
+        match turn {
+            Turn::Idle => self.watch(id, false),
+            Turn::Blocked => self.watch(id, true),
+            Turn::More => {
+                connection.queued = true;
+                self.ready.requeue(connection.class, id);
+            }
+            Turn::Close => {
+                self.shard.closed(id);
+                self.connections.remove(&id);
+            }
+            Turn::HandOff { shard, bytes } => {
+                if let Some(gone) = self.connections.remove(&id) {
+                    let _ = self.epoll.remove(&gone.stream);
+                    let handed = Handed {
+                        stream: gone.stream,
+                        peer: gone.peer,
+                        bytes,
+                    };
+                    if let Some(mailbox) = self.mailboxes.get(usize::from(shard)) {
+                        mailbox.hand(handed);
+                    }
+                }
+            }
+        }
+        self.after_shard();
+        moved
+    }
+
+    /// Watches for room to write only while a reply waits for it; reading waits with it.
+    fn watch(&mut self, id: ConnId, write: bool) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.watches_write != write
+        {
+            let interest = if write {
+                Interest::WRITE
+            } else {
+                Interest::READ
+            };
+            if self
+                .epoll
+                .modify(&connection.stream, id.0, interest)
+                .is_ok()
+            {
+                connection.watches_write = write;
+            }
+        }
+    }
+
+    /// Carries out what the shard wants done to other connections.
+    fn after_shard(&mut self) {
+        while let Some(id) = self.out.fenced.pop() {
+            self.shard.closed(id);
+            self.connections.remove(&id);
+        }
+        while let Some((id, notice)) = self.out.notices.pop() {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.notify(notice);
+                self.enqueue(id);
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Nanos) {
+        self.shard.tick(now, &mut self.out);
+        self.after_shard();
+        if self.accept_paused {
+            self.accept_paused = false;
+            for i in 0..self.listeners.len() {
+                let token = LISTENER_TOKEN - i as u64;
+                let _ = self.epoll.modify(&self.listeners[i], token, Interest::READ);
+            }
+        }
+        // CPUs may sleep again once nobody is here.
+        if self.shard.session_count() == 0 {
+            self.awake = None;
+        } else if self.awake.is_none() && self.options.keep_awake {
+            self.awake = pm_qos::keep_awake().ok();
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPT_MAX {
+            let Some(listener) = self.listeners.get(listener) else {
+                return;
+            };
+            let stream = match listener.accept() {
+                Ok(Some(stream)) => stream,
+                Ok(None) => return,
+                Err(_) => {
+                    // Out of descriptors: look away until the next tick instead of turning in
+                    // circles.
+                    self.shard.shared().registry.refused("out-of-descriptors");
+                    self.accept_paused = true;
+                    for (i, listener) in self.listeners.iter().enumerate() {
+                        let quiet = Interest {
+                            read: false,
+                            ..Interest::READ
+                        };
+                        let _ = self
+                            .epoll
+                            .modify(listener, LISTENER_TOKEN - i as u64, quiet);
+                    }
+                    return;
+                }
+            };
+            let peer = if stream.is_unix() {
+                match stream.peer_credentials() {
+                    Ok(peer) => Peer::Unix { uid: peer.uid },
+                    Err(_) => continue,
+                }
+            } else {
+                Peer::Tcp
+            };
+            let target = self.next_loop;
+            self.next_loop = (self.next_loop + 1) % self.mailboxes.len();
+            let handed = Handed {
+                stream,
+                peer,
+                bytes: Vec::new(),
+            };
+            if target == self.index {
+                self.adopt(handed);
+            } else {
+                self.mailboxes[target].hand(handed);
+            }
+        }
+    }
+
+    fn take_mail(&mut self) {
+        self.mailboxes[self.index].bell.drain();
+        while let Some(handed) = self.mailboxes[self.index].take() {
+            self.adopt(handed);
+        }
+    }
+
+    fn adopt(&mut self, handed: Handed) {
+        let id = ConnId(self.next_conn);
+        self.next_conn += 1;
+        if !self.shard.accepted(id, handed.peer, clock::now())
+            || self
+                .epoll
+                .add(&handed.stream, id.0, Interest::READ)
+                .is_err()
+        {
+            self.shard.closed(id);
+            return;
+        }
+        let mut connection = Connection::new(id, handed.stream, handed.peer);
+        let has_bytes = !handed.bytes.is_empty();
+        connection.preload(handed.bytes);
+        self.connections.insert(id, connection);
+        if has_bytes {
+            self.enqueue(id);
+        }
+    }
+
+    /// Tells every session that the server ends, as far as their sockets take it at once.
+    fn say_goodbye(&mut self) {
+        self.shard.notify(Notice::Stopping, &mut self.out);
+        let now = clock::now();
+        for (id, notice) in std::mem::take(&mut self.out.notices) {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.notify(notice);
+                let budget = 1 << 20;
+                connection.serve(
+                    &mut self.shard,
+                    &mut self.out,
+                    &mut self.scratch,
+                    budget,
+                    now,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Segments of real memory: a memory file each, mapped by the server and, for sessions that map
+//! memory, by their client.
+//!
+//! The server touches a segment's memory only for sessions over tcp, whose segments no client has;
+//! what a client can map is wiped and revoked through its descriptor alone, so a client that cuts
+//! the file short hurts nobody but itself.
+
+use muninn_proto::server::{Backing, SegmentMemory};
+use muninn_sys::memory::{HugeAdvice, Mapping, Memfd, MemoryError, Seals};
+use muninn_types::{Bytes, SegmentId};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where segments get their pages from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// Transparent huge pages where the kernel gives them, else ordinary ones.
+    #[default]
+    Auto,
+    Off,
+    /// Reserved 2 MiB pages, or no start.
+    Required,
+}
+
+/// Makes memory-file segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemfdBacking {
+    /// Real memory from the start, and again after each wipe.
+    pub prealloc: bool,
+    pub huge: HugePages,
+}
+
+#[derive(Debug)]
+pub struct MemfdSegment {
+    file: Memfd,
+    map: Mapping,
+    bytes: Bytes,
+    prealloc: bool,
+}
+
+fn to_io(error: MemoryError) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+impl Backing for MemfdBacking {
+    type Segment = MemfdSegment;
+
+    fn create(&self, id: SegmentId, bytes: Bytes) -> io::Result<MemfdSegment> {
+        let name = format!("muninn-{id}");
+        let file = match self.huge {
+            HugePages::Required => Memfd::create_hugetlb(&name, bytes),
+            _ => Memfd::create(&name, bytes),
+        }
+        .map_err(to_io)?;
+        file.seal(Seals::Revocable).map_err(to_io)?;
+        if self.prealloc {
+            file.reserve(0, bytes).map_err(to_io)?;
+        }
+        let advice = match self.huge {
+            HugePages::Auto => HugeAdvice::Wanted,
+            _ => HugeAdvice::Never,
+        };
+        let options = Mapping::options().shared().no_reserve();
+        let options = if self.huge == HugePages::Required {
+            options
+        } else {
+            options.huge(advice)
+        };
+        let options = if self.prealloc {
+            options.populate().locked()
+        } else {
+            options
+        };
+        let map = options.file(file.as_fd(), 0, bytes).map_err(to_io)?;
+        Ok(MemfdSegment {
+            file,
+            map,
+            bytes,
+            prealloc: self.prealloc,
+        })
+    }
+}
+
+impl MemfdSegment {
+    /// The memory file, to be handed to the session that owns the segment.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Address of a range that lies inside.
+    pub fn at(&self, at: u64, len: u64) -> *mut u8 {
+        let end = at
+            .checked_add(len)
+            .expect("a range of a segment does not wrap");
+        assert!(end <= self.bytes.0, "a range lies outside of its segment");
+        // SAFETY: `at` is inside of the mapping, which is `bytes` long, as was just checked.
+        unsafe { self.map.as_ptr().add(at as usize) }
+    }
+
+    fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8), "a word lies at a multiple of 8");
+        // SAFETY: inside of the mapping (checked by `at`), aligned (mappings start at a page), and
+        // mapped as long as `self` lives; other accesses to the bytes race with it as the protocol
+        // allows, and none of them is a Rust reference.
+        unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
+    }
+}
+
+impl SegmentMemory for MemfdSegment {
+    fn read(&self, at: u64, to: &mut [u8]) {
+        let from = self.at(at, to.len() as u64);
+        // SAFETY: the range is inside of the mapping and cannot overlap a Rust slice. Another
+        // thread may write at the same time; then the client gets a mix of both, as with any
+        // one-sided access.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+
+    fn write(&self, at: u64, from: &[u8]) {
+        let to = self.at(at, from.len() as u64);
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    fn compare_swap(&self, at: u64, expect: u64, new: u64) -> u64 {
+        let order = Ordering::SeqCst;
+        match self.word(at).compare_exchange(expect, new, order, order) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
+    fn fetch_add(&self, at: u64, add: u64) -> u64 {
+        self.word(at).fetch_add(add, Ordering::SeqCst)
+    }
+
+    fn wipe(&self, at: u64, len: u64) {
+        // A hole reads as zeros and costs nothing. Without it the old bytes would stay: that must
+        // not be passed over.
+        self.file
+            .punch_hole(at, Bytes(len))
+            .expect("a hole can be punched into our own file");
+        if self.prealloc {
+            // Failing here only means that the pages come on first use again.
+            let _ = self.file.reserve(at, Bytes(len));
+        }
+    }
+
+    fn revoke(&self) {
+        // Whoever still has it mapped gets an error instead of zeros or someone else's bytes.
+        self.file
+            .resize(Bytes::ZERO)
+            .expect("our own file can be cut");
+    }
+}
