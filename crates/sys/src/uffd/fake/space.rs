@@ -1,0 +1,419 @@
+//! The address space behind the fake devices: pages, registrations, waiting threads.
+//!
+//! Invariant: a page that is absent holds zeros in the backing memory, so a read by pointer never
+//! shows old contents. Changes of the address space count as pending from their start until their
+//! event is read, and requests that fill pages say EAGAIN meanwhile, as in the kernel.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use muninn_types::{Bytes, PAGE_SIZE, PageNo};
+
+use super::device::FakeFaultDevice;
+use crate::memory::{Mapping, MemoryError};
+use crate::pagemap::{Categories, PageScan, PagemapError, Query, Region, Scanned};
+use crate::uffd::{Event, Fault, FaultKind, Features, PageRange, RegisterMode};
+
+/// One page of the fake.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Page {
+    pub(super) present: bool,
+    pub(super) write_protected: bool,
+    pub(super) poisoned: bool,
+    /// Pinned, or shared after a fork: cannot be moved.
+    pub(super) busy: bool,
+    /// Not mapped at all.
+    pub(super) unmapped: bool,
+    /// The device that answers for it, and for which touches.
+    pub(super) owner: Option<(usize, RegisterMode)>,
+}
+
+/// What the kernel knows of one device.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) features: Features,
+    pub(super) events: VecDeque<Event<FakeFaultDevice>>,
+    /// Changes of the address space whose events are unread.
+    pub(super) changes: usize,
+}
+
+/// A thread that touched a page and waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) thread: u32,
+    pub(super) page: PageNo,
+    pub(super) write: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) pages: BTreeMap<PageNo, Page>,
+    pub(super) ports: Vec<Port>,
+    pub(super) waiting: Vec<Waiting>,
+    /// Pages whose removal was announced and takes effect when the event is read.
+    pub(super) removals: Vec<(usize, PageRange)>,
+    pub(super) memory: Mapping,
+}
+
+/// What a touch of a page led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// The page was there (or the kernel gave one by itself): the program goes on.
+    Done,
+    /// The thread waits for an answer.
+    Waits,
+    /// The page is lost, or the device is in SIGBUS mode: the thread gets the signal.
+    Sigbus,
+    /// Nothing is mapped there.
+    Sigsegv,
+}
+
+/// An address space. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct FakeSpace {
+    state: Arc<Mutex<State>>,
+    range: PageRange,
+}
+
+impl FakeSpace {
+    /// Fresh private memory, all of it absent.
+    pub fn new(pages: u64) -> Result<FakeSpace, MemoryError> {
+        let memory = Mapping::options()
+            .no_reserve()
+            .anonymous(Bytes::pages(pages))?;
+        let range = PageRange::new(PageNo::of_addr(memory.addr()), pages);
+        let state = State {
+            pages: range.iter().map(|page| (page, Page::default())).collect(),
+            ports: Vec::new(),
+            waiting: Vec::new(),
+            removals: Vec::new(),
+            memory,
+        };
+        Ok(FakeSpace {
+            state: Arc::new(Mutex::new(state)),
+            range,
+        })
+    }
+
+    /// All pages of it.
+    pub fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// The page at this position.
+    pub fn page(&self, index: u64) -> PageNo {
+        assert!(index < self.range.pages());
+        PageNo(self.range.first().0 + index)
+    }
+
+    /// A descriptor with these features.
+    pub fn open(&self, features: Features) -> FakeFaultDevice {
+        let mut state = self.lock();
+        state.ports.push(Port {
+            features,
+            events: VecDeque::new(),
+            changes: 0,
+        });
+        FakeFaultDevice::new(self.clone(), state.ports.len() - 1)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that panicked with the lock held has failed already.
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A program thread reads or writes a page.
+    pub fn touch(&self, thread: u32, page: PageNo, write: bool) -> Touch {
+        self.lock().touch(thread, page, write)
+    }
+
+    /// A program thread writes bytes to the start of a page; only if the touch is done are they there.
+    pub fn store(&self, thread: u32, page: PageNo, bytes: &[u8]) -> Touch {
+        let mut state = self.lock();
+        let touch = state.touch(thread, page, true);
+        if touch == Touch::Done {
+            state.write(page, bytes);
+        }
+        touch
+    }
+
+    /// The contents of a page, zeros if it is absent.
+    pub fn load(&self, page: PageNo) -> [u8; PAGE_SIZE] {
+        let state = self.lock();
+        let mut bytes = [0; PAGE_SIZE];
+        let offset = page.addr() - state.memory.addr();
+        state.memory.read_at(offset, &mut bytes).expect("inside");
+        bytes
+    }
+
+    /// Threads that wait for a page, in the order they came.
+    pub fn waiting(&self) -> Vec<(u32, PageNo)> {
+        let state = self.lock();
+        state.waiting.iter().map(|w| (w.thread, w.page)).collect()
+    }
+
+    pub fn is_present(&self, page: PageNo) -> bool {
+        self.lock().pages.get(&page).is_some_and(|p| p.present)
+    }
+
+    /// Marks pages as pinned (or shared after a fork): moves of them fail with EBUSY.
+    pub fn set_busy(&self, range: PageRange, busy: bool) {
+        self.lock().each(range, |page| page.busy = busy);
+    }
+
+    /// The program gives pages back with `madvise`. With EVENT_REMOVE they go when the event is
+    /// read, else at once.
+    pub fn remove(&self, range: PageRange) {
+        let mut state = self.lock();
+        let announced = state.announce(range, Features::EVENT_REMOVE, || Event::Remove(range));
+        if announced.is_empty() {
+            state.clear(range);
+        }
+        let removals = announced.into_iter().map(|port| (port, range));
+        state.removals.extend(removals);
+    }
+
+    /// The program unmaps pages. They are gone at once; the event tells afterwards.
+    pub fn unmap(&self, range: PageRange) {
+        let mut state = self.lock();
+        state.announce(range, Features::EVENT_UNMAP, || Event::Unmap(range));
+        state.clear(range);
+        state.each(range, |page| {
+            page.unmapped = true;
+            page.owner = None;
+        });
+    }
+
+    /// The program maps something else over pages: no event, and no registration any more.
+    pub fn map_over(&self, range: PageRange) {
+        let mut state = self.lock();
+        state.clear(range);
+        state.each(range, |page| *page = Page::default());
+    }
+
+    /// The program moves pages to another address (`mremap`): they take their registration along.
+    pub fn remap(&self, from: PageRange, to: PageNo) {
+        let mut state = self.lock();
+        state.announce(from, Features::EVENT_REMAP, || Event::Remap { from, to });
+        for (index, source) in (0..).zip(from.iter()) {
+            let target = PageNo(to.0 + index);
+            let page = state.pages.get(&source).copied().unwrap_or_default();
+            let bytes = state.bytes(source);
+            state.clear(PageRange::one(source));
+            state.each(PageRange::one(source), |gone| {
+                gone.unmapped = true;
+                gone.owner = None;
+            });
+            state.pages.insert(target, page);
+            state.write(target, &bytes);
+        }
+    }
+
+    /// The program forks. With EVENT_FORK the device of the child comes with the event; the pages
+    /// of both are shared, so they cannot be moved.
+    pub fn fork(&self) -> Result<FakeSpace, MemoryError> {
+        let child = FakeSpace::new(self.range.pages())?;
+        let mut state = self.lock();
+        state.each(self.range, |page| page.busy |= page.present);
+        let mut child_ports = Vec::new();
+        for port in &mut state.ports {
+            child_ports.push(port.features.contains(Features::EVENT_FORK).then(|| {
+                let device = child.open(port.features);
+                let number = device.port();
+                port.changes += 1;
+                port.events.push_back(Event::Fork(device));
+                number
+            }));
+        }
+        let mut child_state = child.lock();
+        for (index, source) in (0..).zip(self.range.iter()) {
+            let target = child.page(index);
+            let bytes = state.bytes(source);
+            let mut page = state.pages.get(&source).copied().unwrap_or_default();
+            page.owner = page
+                .owner
+                .filter(|(port, _)| *port < child_state.ports.len());
+            child_state.pages.insert(target, page);
+            child_state.write(target, &bytes);
+        }
+        drop(child_state);
+        Ok(child)
+    }
+}
+
+impl State {
+    pub(super) fn touch(&mut self, thread: u32, page: PageNo, write: bool) -> Touch {
+        let Some(entry) = self.pages.get_mut(&page).filter(|p| !p.unmapped) else {
+            return Touch::Sigsegv;
+        };
+        if entry.poisoned {
+            return Touch::Sigbus;
+        }
+        let protected = entry.present && write && entry.write_protected;
+        let (port, kind) = match entry.owner {
+            Some((port, mode)) if !entry.present && mode.missing => (port, FaultKind::Missing),
+            Some((port, mode)) if protected && mode.write_protect => {
+                if self.ports[port].features.contains(Features::WP_ASYNC) {
+                    entry.write_protected = false;
+                    return Touch::Done;
+                }
+                (port, FaultKind::WriteProtected)
+            }
+            _ => {
+                entry.present = true;
+                return Touch::Done;
+            }
+        };
+        let port = &mut self.ports[port];
+        if port.features.contains(Features::SIGBUS) {
+            return Touch::Sigbus;
+        }
+        let with_id = port.features.contains(Features::THREAD_ID);
+        port.events.push_back(Event::Fault(Fault {
+            address: page.addr(),
+            kind,
+            write,
+            thread: if with_id { thread } else { 0 },
+        }));
+        self.waiting.push(Waiting {
+            thread,
+            page,
+            write,
+        });
+        Touch::Waits
+    }
+
+    /// Lets waiting threads of these pages touch again.
+    pub(super) fn wake(&mut self, range: PageRange) {
+        let (awake, asleep): (Vec<Waiting>, Vec<Waiting>) =
+            self.waiting.iter().partition(|w| range.contains(w.page));
+        self.waiting = asleep;
+        for thread in awake {
+            self.touch(thread.thread, thread.page, thread.write);
+        }
+    }
+
+    /// Queues an event at every device with the feature that owns a part of the range.
+    fn announce(
+        &mut self,
+        range: PageRange,
+        feature: Features,
+        event: impl Fn() -> Event<FakeFaultDevice>,
+    ) -> Vec<usize> {
+        let mut owners: Vec<usize> = range
+            .iter()
+            .filter_map(|page| Some(self.pages.get(&page)?.owner?.0))
+            .filter(|&port| self.ports[port].features.contains(feature))
+            .collect();
+        owners.sort_unstable();
+        owners.dedup();
+        for &port in &owners {
+            self.ports[port].changes += 1;
+            self.ports[port].events.push_back(event());
+        }
+        owners
+    }
+
+    pub(super) fn each(&mut self, range: PageRange, change: impl Fn(&mut Page)) {
+        for page in range.iter() {
+            if let Some(entry) = self.pages.get_mut(&page) {
+                change(entry);
+            }
+        }
+    }
+
+    /// Makes pages absent.
+    pub(super) fn clear(&mut self, range: PageRange) {
+        for page in range.iter() {
+            self.write(page, &[0; PAGE_SIZE]);
+        }
+        self.each(range, |page| {
+            page.present = false;
+            page.write_protected = false;
+            page.poisoned = false;
+        });
+    }
+
+    pub(super) fn bytes(&self, page: PageNo) -> [u8; PAGE_SIZE] {
+        let mut bytes = [0; PAGE_SIZE];
+        if let Some(offset) = page.addr().checked_sub(self.memory.addr()) {
+            // Outside of the space there is nothing but zeros.
+            let _ = self.memory.read_at(offset, &mut bytes);
+        }
+        bytes
+    }
+
+    pub(super) fn write(&mut self, page: PageNo, bytes: &[u8]) {
+        if let Some(offset) = page.addr().checked_sub(self.memory.addr()) {
+            let _ = self.memory.write_at(offset, bytes);
+        }
+    }
+
+    fn categories(&self, page: &Page) -> Categories {
+        let tracked = page.owner.is_some_and(|(_, mode)| mode.write_protect);
+        let mut set = Categories::NONE;
+        if tracked {
+            set = set | Categories::WP_ALLOWED;
+        }
+        if page.present {
+            set = set | Categories::PRESENT;
+        }
+        if !page.write_protected {
+            set = set | Categories::WRITTEN;
+        }
+        set
+    }
+}
+
+impl PageScan for FakeSpace {
+    fn scan(
+        &self,
+        range: PageRange,
+        query: &Query,
+        into: &mut [Region],
+    ) -> Result<Scanned, PagemapError> {
+        let mut state = self.lock();
+        let mut scanned = Scanned {
+            regions: 0,
+            next: range.first(),
+        };
+        let mut found = 0;
+        for number in range.iter() {
+            let page = state.pages.get(&number).copied().unwrap_or_default();
+            let categories = state.categories(&page);
+            let tracked = categories.contains(Categories::WP_ALLOWED);
+            if query.require_tracking && !tracked && !page.unmapped {
+                return Err(PagemapError::NotTracked(range));
+            }
+            if !page.unmapped && query.matches(categories) {
+                let told = Categories(categories.0 & query.tell.0);
+                if query.pages_max > 0 && found == query.pages_max {
+                    return Ok(scanned);
+                }
+                let full = scanned.regions == into.len();
+                let last = into[..scanned.regions].last_mut();
+                match last.filter(|r| r.range.end() == number && r.categories == told) {
+                    Some(run) => {
+                        run.range = PageRange::new(run.range.first(), run.range.pages() + 1);
+                    }
+                    None if full => return Ok(scanned),
+                    None => {
+                        into[scanned.regions] = Region {
+                            range: PageRange::one(number),
+                            categories: told,
+                        };
+                        scanned.regions += 1;
+                    }
+                }
+                found += 1;
+                if query.protect {
+                    state.each(PageRange::one(number), |page| page.write_protected = true);
+                }
+            }
+            scanned.next = PageNo(number.0 + 1);
+        }
+        Ok(scanned)
+    }
+}
