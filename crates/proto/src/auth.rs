@@ -63,6 +63,13 @@ impl fmt::Debug for Key {
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret([u8; PROOF_LEN]);
 
+impl SessionSecret {
+    /// For connections that have no session.
+    pub fn none() -> SessionSecret {
+        SessionSecret([0; PROOF_LEN])
+    }
+}
+
 impl fmt::Debug for SessionSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SessionSecret(…)")

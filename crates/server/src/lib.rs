@@ -107,6 +107,7 @@ pub struct Server {
     mailboxes: Arc<Vec<Mailbox>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    wiper: Option<JoinHandle<()>>,
     addresses: Vec<Address>,
     metrics: Option<SocketAddr>,
 }
@@ -207,6 +208,7 @@ impl Server {
             mailboxes: Arc::clone(&mailboxes),
             stop: Arc::clone(&stop),
             threads: Vec::new(),
+            wiper: None,
             addresses,
             metrics: metrics_address,
         };
@@ -223,30 +225,18 @@ impl Server {
             let mailboxes = Arc::clone(&mailboxes);
             let event_loop =
                 EventLoop::new(index, shard, listeners, mailboxes, options).map_err(start)?;
-            server.spawn(&format!("muninn-loop-{index}"), move || event_loop.run())?;
+            let thread = spawn(&format!("muninn-loop-{index}"), move || event_loop.run())?;
+            server.threads.push(thread);
         }
         let wiper_stop = Arc::clone(&stop);
         let pool = Arc::clone(&shared.pool);
-        server.spawn("muninn-wiper", move || wipe(&pool, &wiper_stop))?;
+        server.wiper = Some(spawn("muninn-wiper", move || wipe(&pool, &wiper_stop))?);
         if let Some(listener) = metrics {
             let shared = Arc::clone(&shared);
-            server.spawn("muninn-metrics", move || {
-                metrics::serve(&listener, &shared, &stop)
-            })?;
+            let work = move || metrics::serve(&listener, &shared, &stop);
+            server.threads.push(spawn("muninn-metrics", work)?);
         }
         Ok(server)
-    }
-
-    fn spawn(
-        &mut self,
-        name: &str,
-        work: impl FnOnce() + Send + 'static,
-    ) -> Result<(), ServerError> {
-        let thread = std::thread::Builder::new()
-            .name(name.to_string())
-            .spawn(work);
-        self.threads.push(thread.map_err(ServerError::Start)?);
-        Ok(())
     }
 
     /// Where it listens, with the ports the kernel chose.
@@ -275,7 +265,10 @@ impl Server {
 
     /// Whether every thread still runs.
     pub fn is_healthy(&self) -> bool {
-        self.threads.iter().all(|thread| !thread.is_finished())
+        self.threads
+            .iter()
+            .chain(&self.wiper)
+            .all(|thread| !thread.is_finished())
     }
 
     /// Tells the sessions, closes everything and waits for the threads.
@@ -286,6 +279,11 @@ impl Server {
     fn shut_down(&mut self) {
         self.shared.pool.stop();
         self.stop.store(true, Relaxed);
+        // The wiper goes first: a client that has memory mapped may still read it, and must not
+        // find zeros there. The kernel keeps the memory until the last mapping is gone.
+        if let Some(wiper) = self.wiper.take() {
+            let _ = wiper.join();
+        }
         for mailbox in self.mailboxes.iter() {
             mailbox.stop();
         }
@@ -300,6 +298,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ServerError> {
+    let thread = std::thread::Builder::new()
+        .name(name.to_string())
+        .spawn(work);
+    thread.map_err(ServerError::Start)
 }
 
 /// Wipes freed memory, off the event loops: a large hole takes milliseconds.

@@ -219,6 +219,14 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         }
     }
 
+    /// The caller stopped waiting for anything; what is done already is dropped too.
+    pub fn abandon_all(&mut self) {
+        for pending in self.slots.iter_mut().flatten() {
+            pending.abandoned = true;
+        }
+        self.done.clear();
+    }
+
     fn complete(&mut self, slot: usize, result: Result<Answer, OpError>) {
         let Some(pending) = self.slots[slot].take() else {
             return;
@@ -303,9 +311,14 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
     /// A whole header and body are in `self.frame`.
     fn reply(&mut self, header: &Header) -> Result<(), LaneError> {
         if header.kind == Kind::Notice {
-            if self.notices.len() < Self::NOTICES_MAX {
-                self.notices.push_back(Notice::decode(self.frame.body())?);
+            if header.payload_len != 0 {
+                return Err(LaneError::Unasked);
             }
+            if self.notices.len() == Self::NOTICES_MAX {
+                // The latest is what holds.
+                self.notices.pop_front();
+            }
+            self.notices.push_back(Notice::decode(self.frame.body())?);
             self.frame.clear();
             return Ok(());
         }
@@ -316,6 +329,9 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         };
         let body = self.frame.body();
         if let Some(code) = header.error() {
+            if header.payload_len != 0 {
+                return Err(LaneError::Unasked);
+            }
             let refusal = Refusal::decode(code, body)?;
             self.frame.clear();
             self.complete(slot, Err(OpError::Refused(refusal)));

@@ -39,7 +39,12 @@ impl<B: Backing> Shard<B> {
                         let refusal = Refusal::new(ErrorCode::WrongTransport);
                         return self.refuse_and_close(header, &refusal, out);
                     }
-                    Intent::Attach { session, .. } if session.0 as u8 != self.index => {
+                    // A session of a shard that never was is unknown here as anywhere.
+                    Intent::Attach { session, .. }
+                        if session.0 as u8 != self.index
+                            && usize::from(session.0 as u8)
+                                < self.shared.registry.shard_count() =>
+                    {
                         self.forget(conn);
                         return Step::HandOff(session.0 as u8);
                     }
@@ -117,7 +122,7 @@ impl<B: Backing> Shard<B> {
                     return Err(wrong_key());
                 }
                 let old = attach(session, *lane, *kind, conn)?;
-                session.last_seen = now;
+                session.seen(now, config.lease);
                 if let Some(old) = old {
                     self.closed(old);
                     out.fenced.push(old);
@@ -148,6 +153,7 @@ impl<B: Backing> Shard<B> {
                     bytes_in: 0.into(),
                     bytes_out: 0.into(),
                     lease_ends: AtomicU64::new((now + config.lease).0),
+                    holdings: Arc::clone(self.shared.registry.holdings()),
                 });
                 if !self
                     .shared
@@ -179,6 +185,7 @@ impl<B: Backing> Shard<B> {
         };
         if let Some(known) = self.conns.get_mut(&conn) {
             known.state = state;
+            self.strangers -= 1;
         }
         let segment = self.shared.pool.config().segment;
         let largest = Bytes::pages(1 << super::buddy::MAX_ORDER);

@@ -16,7 +16,8 @@ pub trait SegmentMemory: fmt::Debug + Send + Sync + 'static {
     fn fetch_add(&self, at: u64, add: u64) -> u64;
     /// Makes a range read as zeros and, where it can, gives its memory back.
     fn wipe(&self, at: u64, len: u64);
-    /// Takes the memory away from whoever else has it mapped. The segment is not used after this.
+    /// Takes the memory away from whoever else has it mapped. The segment is not used after this;
+    /// it may be revoked again when the memory that is to replace it could not be had.
     fn revoke(&self);
 }
 

@@ -18,5 +18,5 @@ mod shard;
 pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
-pub use registry::{Counters, Registry, SessionInfo};
+pub use registry::{Counters, Holdings, Registry, SessionInfo};
 pub use shard::{Out, Peer, Shard, Shared, SharedConfig, Span, Step};

@@ -15,7 +15,7 @@ use super::memory::{Backing, SegmentMemory};
 use super::registry::lock;
 use muninn_types::{Bytes, GrantId, Nanos, PAGE_SIZE, SegmentId, SessionId};
 use muninn_wire::{ErrorCode, Refusal, ShortText, TICKET_LEN, Transport};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -72,6 +72,7 @@ impl<B: Backing> Drop for Extent<B> {
         let bytes = self.bytes();
         state.granted -= bytes;
         state.wiping += bytes;
+        state.segments[self.segment.0 as usize].wiping_frames += 1 << self.order;
         state.extents -= 1;
         if let Some(held) = state.held.get_mut(&self.client) {
             *held -= bytes;
@@ -122,6 +123,8 @@ struct Segment<S> {
     incarnation: u32,
     bytes: Bytes,
     buddy: Buddy,
+    /// Freed and not yet wiped.
+    wiping_frames: u32,
     used: Use,
     /// Some of it was shared with another session: nothing more is cut from it.
     closed: bool,
@@ -149,7 +152,9 @@ struct State<B: Backing> {
     wiping: u64,
     extents: u32,
     wipes: VecDeque<Wipe<B::Segment>>,
-    tickets: HashMap<[u8; TICKET_LEN], Ticket<B>>,
+    /// Ordered, so that what expires together is wiped in the same order in every simulation.
+    tickets: BTreeMap<[u8; TICKET_LEN], Ticket<B>>,
+    tickets_by_owner: HashMap<SessionId, Vec<[u8; TICKET_LEN]>>,
     drain: Option<Nanos>,
     drain_changes: u64,
     stopping: bool,
@@ -232,6 +237,17 @@ impl<B: Backing> State<B> {
         Some(fresh)
     }
 
+    fn remove_ticket(&mut self, key: &[u8; TICKET_LEN]) -> Option<Ticket<B>> {
+        let ticket = self.tickets.remove(key)?;
+        if let Some(keys) = self.tickets_by_owner.get_mut(&ticket.owner) {
+            keys.retain(|k| k != key);
+            if keys.is_empty() {
+                self.tickets_by_owner.remove(&ticket.owner);
+            }
+        }
+        Some(ticket)
+    }
+
     fn largest_free(&self) -> u64 {
         let whole = self
             .free_segments
@@ -248,13 +264,15 @@ impl<B: Backing> State<B> {
 impl<B: Backing> Pool<B> {
     /// Makes every segment; none of them takes real memory before it is used, unless the backing
     /// says so.
-    pub fn new(backing: B, config: PoolConfig) -> io::Result<Arc<Pool<B>>> {
+    pub fn new(backing: B, mut config: PoolConfig) -> io::Result<Arc<Pool<B>>> {
         assert!(
             config.segment.whole_pages().is_power_of_two(),
             "segments are powers of two"
         );
         let mut segments = Vec::new();
-        let mut left = Bytes::pages(config.memory.whole_pages());
+        // A part of a page at the end cannot be granted and does not count.
+        config.memory = Bytes::pages(config.memory.whole_pages());
+        let mut left = config.memory;
         while left > Bytes::ZERO {
             let bytes = left.min(config.segment);
             let id = SegmentId(segments.len() as u32);
@@ -263,6 +281,7 @@ impl<B: Backing> Pool<B> {
                 incarnation: 0,
                 bytes,
                 buddy: Buddy::new(bytes.whole_pages() as u32),
+                wiping_frames: 0,
                 used: Use::Free,
                 closed: false,
             });
@@ -278,7 +297,8 @@ impl<B: Backing> Pool<B> {
             wiping: 0,
             extents: 0,
             wipes: VecDeque::new(),
-            tickets: HashMap::new(),
+            tickets: BTreeMap::new(),
+            tickets_by_owner: HashMap::new(),
             drain: None,
             drain_changes: 0,
             stopping: false,
@@ -368,6 +388,14 @@ impl<B: Backing> Pool<B> {
         lock(&self.state).segments[extent.segment.0 as usize].closed = true;
     }
 
+    /// What a segment still holds: frames of live extents, and frames that wait to be wiped.
+    pub(super) fn in_segment(&self, id: SegmentId) -> (u32, u32) {
+        let state = lock(&self.state);
+        let segment = &state.segments[id.0 as usize];
+        let taken = segment.bytes.whole_pages() as u32 - segment.buddy.free_frames();
+        (taken - segment.wiping_frames, segment.wiping_frames)
+    }
+
     pub fn segment_bytes(&self, id: SegmentId) -> Bytes {
         lock(&self.state).segments[id.0 as usize].bytes
     }
@@ -391,7 +419,7 @@ impl<B: Backing> Pool<B> {
     }
 
     /// Wipes and puts the memory back among the free. Done outside of the lock: a large chunk takes
-    /// milliseconds.
+    /// milliseconds. After an error the work is in the queue again.
     pub fn wipe(&self, wipe: Wipe<B::Segment>) -> io::Result<()> {
         let index = wipe.segment.0;
         match wipe.job {
@@ -402,6 +430,7 @@ impl<B: Backing> Pool<B> {
                 let segment = &mut state.segments[index as usize];
                 let before = segment.buddy.largest();
                 segment.buddy.free(frame, order);
+                segment.wiping_frames -= 1 << order;
                 let (empty, used) = (segment.buddy.is_empty(), segment.used);
                 match used {
                     Use::Shared if empty => {
@@ -435,7 +464,14 @@ impl<B: Backing> Pool<B> {
             Job::Retire => {
                 wipe.mem.revoke();
                 let bytes = lock(&self.state).segments[index as usize].bytes;
-                let fresh = self.backing.create(wipe.segment, bytes)?;
+                let fresh = match self.backing.create(wipe.segment, bytes) {
+                    Ok(fresh) => fresh,
+                    Err(error) => {
+                        // Tried again with the next wipe; the memory must not be lost for good.
+                        lock(&self.state).wipes.push_back(wipe);
+                        return Err(error);
+                    }
+                };
                 let mut state = lock(&self.state);
                 state.wiping -= bytes.0;
                 let segment = &mut state.segments[index as usize];
@@ -488,7 +524,12 @@ impl<B: Backing> Pool<B> {
     }
 
     pub(super) fn put_ticket(&self, key: [u8; TICKET_LEN], ticket: Ticket<B>) {
-        lock(&self.state).tickets.insert(key, ticket);
+        let mut state = lock(&self.state);
+        (state.tickets_by_owner.entry(ticket.owner).or_default()).push(key);
+        let before = state.tickets.insert(key, ticket);
+        // Dropping an extent takes the lock again.
+        drop(state);
+        drop(before);
     }
     pub(super) fn take_ticket(
         &self,
@@ -499,20 +540,19 @@ impl<B: Backing> Pool<B> {
         if state.tickets.get(key)?.transport != transport {
             return None;
         }
-        state.tickets.remove(key)
+        state.remove_ticket(key)
     }
     pub(super) fn tickets_of(&self, owner: SessionId) -> usize {
-        lock(&self.state)
-            .tickets
-            .values()
-            .filter(|t| t.owner == owner)
-            .count()
+        let state = lock(&self.state);
+        state.tickets_by_owner.get(&owner).map_or(0, Vec::len)
     }
     /// The owner is gone: its tickets stay good for one more lease.
     pub(super) fn orphan_tickets(&self, owner: SessionId, ends: Nanos) {
         let mut state = lock(&self.state);
-        for ticket in state.tickets.values_mut().filter(|t| t.owner == owner) {
-            ticket.ends = Some(ends);
+        for key in state.tickets_by_owner.remove(&owner).unwrap_or_default() {
+            if let Some(ticket) = state.tickets.get_mut(&key) {
+                ticket.ends = Some(ends);
+            }
         }
     }
     pub(super) fn expire_tickets(&self, now: Nanos) {
@@ -521,7 +561,7 @@ impl<B: Backing> Pool<B> {
             return;
         }
         let over = |t: &mut Ticket<B>| t.ends.is_some_and(|ends| ends <= now);
-        let expired: Vec<_> = state.tickets.extract_if(|_, t| over(t)).collect();
+        let expired: Vec<_> = state.tickets.extract_if(.., |_, t| over(t)).collect();
         // Dropping an extent takes the lock again.
         drop(state);
         drop(expired);

@@ -34,6 +34,13 @@ impl Counters {
     }
 }
 
+/// What all sessions hold together, kept up to date so that nobody has to ask each of them.
+#[derive(Debug, Default)]
+pub struct Holdings {
+    holders: AtomicU32,
+    bytes: AtomicU64,
+}
+
 /// What is known of a session from outside of its shard.
 #[derive(Debug)]
 pub struct SessionInfo {
@@ -48,6 +55,7 @@ pub struct SessionInfo {
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
     pub lease_ends: AtomicU64,
+    pub holdings: Arc<Holdings>,
 }
 
 impl SessionInfo {
@@ -59,8 +67,17 @@ impl SessionInfo {
 
     /// The session's grants became more or fewer.
     pub fn granted(&self, grants: i32, bytes: i64) {
-        let held = self.granted_bytes.load(Relaxed).wrapping_add_signed(bytes);
+        let before = self.granted_bytes.load(Relaxed);
+        let held = before.wrapping_add_signed(bytes);
         self.granted_bytes.store(held, Relaxed);
+        self.holdings
+            .bytes
+            .fetch_add(held.wrapping_sub(before), Relaxed);
+        match (before, held) {
+            (0, 1..) => self.holdings.holders.fetch_add(1, Relaxed),
+            (1.., 0) => self.holdings.holders.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
         self.grants.store(
             self.grants.load(Relaxed).wrapping_add_signed(grants),
             Relaxed,
@@ -88,6 +105,7 @@ impl SessionInfo {
 pub struct Registry {
     sessions: Mutex<BTreeMap<SessionId, Arc<SessionInfo>>>,
     shards: Mutex<Vec<Arc<Counters>>>,
+    holdings: Arc<Holdings>,
     refusals: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -96,6 +114,9 @@ impl Registry {
         let counters = Arc::new(Counters::default());
         lock(&self.shards).push(Arc::clone(&counters));
         counters
+    }
+    pub fn shard_count(&self) -> usize {
+        lock(&self.shards).len()
     }
 
     /// Registers a session unless there are `max` already.
@@ -108,7 +129,12 @@ impl Registry {
         room
     }
     pub fn remove_session(&self, id: SessionId) {
-        lock(&self.sessions).remove(&id);
+        let gone = lock(&self.sessions).remove(&id);
+        if let Some(info) = gone {
+            // Whatever it still held is no longer held by a session.
+            let grants = info.grants.load(Relaxed) as i32;
+            info.granted(-grants, -(info.granted_bytes.load(Relaxed) as i64));
+        }
     }
     pub fn session_count(&self) -> usize {
         lock(&self.sessions).len()
@@ -120,14 +146,14 @@ impl Registry {
         let range = sessions.range((Bound::Excluded(after), Bound::Unbounded));
         range.take(max).map(|(_, info)| info.status(now)).collect()
     }
-    /// Sessions that hold memory, and how much all of them hold.
+    pub(super) fn holdings(&self) -> &Arc<Holdings> {
+        &self.holdings
+    }
+    /// Sessions that hold memory, and how much all of them hold. Every heartbeat asks, so the
+    /// answer must not cost more with more sessions.
     pub fn holders(&self) -> (u32, u64) {
-        let sessions = lock(&self.sessions);
-        let held = sessions
-            .values()
-            .map(|s| s.granted_bytes.load(Relaxed))
-            .filter(|b| *b > 0);
-        held.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
+        let Holdings { holders, bytes } = &*self.holdings;
+        (holders.load(Relaxed), bytes.load(Relaxed))
     }
 
     pub fn refused(&self, reason: &'static str) {

@@ -9,6 +9,7 @@ use muninn_wire::Transport;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The most lanes of a session: control, and a few for the threads of its client.
 pub const MAX_LANES: usize = 16;
@@ -73,6 +74,12 @@ impl<B: Backing> Session<B> {
         self.info.transport
     }
 
+    /// The client gave a sign of life.
+    pub fn seen(&mut self, now: Nanos, lease: Nanos) {
+        self.last_seen = now;
+        self.info.lease_ends.store((now + lease).0, Relaxed);
+    }
+
     pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.lanes.iter().flatten().filter_map(|lane| lane.conn)
     }
@@ -86,16 +93,22 @@ impl<B: Backing> Session<B> {
         }
     }
 
-    pub fn replayed(&self, lane: usize, tag: Tag) -> Option<&Replay<B>> {
-        self.lanes[lane]
-            .as_ref()?
-            .replay
-            .iter()
-            .find(|replay| replay.tag == tag)
+    /// The reply that was given under this tag. It counts as the latest again: a client that is
+    /// cut several times may have done more than a queue's length since the first time.
+    pub fn replayed(&mut self, lane: usize, tag: Tag) -> Option<&Replay<B>> {
+        let replay = &mut self.lanes[lane].as_mut()?.replay;
+        let at = replay.iter().position(|replay| replay.tag == tag)?;
+        let found = replay.remove(at)?;
+        replay.push_back(found);
+        replay.back()
     }
 
-    /// Adds a grant; whether the client needs the memory file of its segment for it.
+    /// Adds a grant; whether the client needs the memory file of its segment for it. One that the
+    /// session has already (shared twice, or adopted by its own owner) is not counted again.
     pub fn insert(&mut self, grant: GrantId, extent: Arc<Extent<B>>) -> bool {
+        if self.grants.contains_key(&grant) {
+            return false;
+        }
         let mut fresh = false;
         if self.transport() == Transport::Shm {
             let count = self

@@ -219,6 +219,12 @@ pub(super) struct Conn {
     receiving: bool,
 }
 
+impl Conn {
+    fn is_stranger(&self) -> bool {
+        !matches!(self.state, ConnState::Lane { .. } | ConnState::Observer)
+    }
+}
+
 /// Fills a buffer with random bytes: from the kernel, or from a seed in simulation.
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
@@ -229,6 +235,8 @@ pub struct Shard<B: Backing> {
     pub(super) conns: IdMap<ConnId, Conn>,
     pub(super) sessions: IdMap<SessionId, Session<B>>,
     pub(super) entropy: Entropy,
+    /// Connections that have not said who they are.
+    pub(super) strangers: usize,
     drain_seen: u64,
 }
 
@@ -254,6 +262,7 @@ impl<B: Backing> Shard<B> {
             conns,
             sessions,
             entropy,
+            strangers: 0,
             drain_seen: 0,
         }
     }
@@ -264,17 +273,17 @@ impl<B: Backing> Shard<B> {
     pub fn session_count(&self) -> usize {
         self.sessions.len()
     }
+    pub fn connection_count(&self) -> usize {
+        self.conns.len()
+    }
 
     /// A new connection. False: there are too many that have not said who they are; close it.
     pub fn accepted(&mut self, conn: ConnId, peer: Peer, now: Nanos) -> bool {
-        let known = |c: &Conn| matches!(c.state, ConnState::Lane { .. } | ConnState::Observer);
-        // Strangers are few; counting them anew only when there are many connections is enough.
-        if self.conns.len() >= Self::MAX_STRANGERS
-            && self.conns.values().filter(|c| !known(c)).count() >= Self::MAX_STRANGERS
-        {
+        if self.strangers >= Self::MAX_STRANGERS {
             self.shared.registry.refused("too-many-strangers");
             return false;
         }
+        self.strangers += 1;
         self.conns.insert(
             conn,
             Conn {
@@ -292,6 +301,7 @@ impl<B: Backing> Shard<B> {
 
     pub(super) fn forget(&mut self, conn: ConnId) -> Option<Conn> {
         let gone = self.conns.remove(&conn);
+        self.strangers -= usize::from(gone.as_ref().is_some_and(Conn::is_stranger));
         self.counters
             .connections
             .store(self.conns.len() as u32, Relaxed);
@@ -353,7 +363,7 @@ impl<B: Backing> Shard<B> {
         };
         match known.state {
             ConnState::Lane { session, lane } => {
-                let step = self.handle_lane(session, lane, header, request, now, out);
+                let step = self.handle_lane(conn, session, lane, header, request, now, out);
                 if step == Step::Receive {
                     self.set_receiving(conn, true);
                 }
@@ -383,8 +393,10 @@ impl<B: Backing> Shard<B> {
         Step::ReplyThenClose
     }
 
+    #[allow(clippy::too_many_arguments)] // one caller, and each is a thing of its own
     fn handle_lane(
         &mut self,
+        conn: ConnId,
         id: SessionId,
         lane: usize,
         header: &Header,
@@ -395,11 +407,7 @@ impl<B: Backing> Shard<B> {
         let Some(session) = self.sessions.get_mut(&id) else {
             return self.refuse_and_close(header, &Refusal::new(ErrorCode::NoSession), out);
         };
-        session.last_seen = now;
-        session
-            .info
-            .lease_ends
-            .store((now + self.shared.config.lease).0, Relaxed);
+        session.seen(now, self.shared.config.lease);
         if !header.kind.is_idempotent()
             && let Some(replay) = session.replayed(lane, header.tag)
         {
@@ -460,6 +468,8 @@ impl<B: Backing> Shard<B> {
             Request::Goodbye => {
                 out.reply(header, |_| {});
                 self.end_session(id, now, out);
+                // This connection is closed once it has carried the reply, not before.
+                out.fenced.retain(|fenced| *fenced != conn);
                 return Step::ReplyThenClose;
             }
             Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
@@ -544,8 +554,7 @@ impl<B: Backing> Shard<B> {
         }
         let late: Vec<ConnId> = (self.conns.iter())
             .filter(|(_, c)| {
-                !matches!(c.state, ConnState::Lane { .. } | ConnState::Observer)
-                    && now.saturating_sub(c.since) > Self::HANDSHAKE
+                c.is_stranger() && now.saturating_sub(c.since) > Self::HANDSHAKE
             })
             .map(|(id, _)| *id)
             .collect();

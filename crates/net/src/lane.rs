@@ -1,0 +1,150 @@
+//! What every transport can do with data: post, wait, and the plain calls built on the two.
+
+use crate::buffer::Buffer;
+use crate::error::NetError;
+use muninn_proto::client::{Answer, Completion, OpError, Operation, Verb};
+use muninn_sys::socket::Address;
+use muninn_types::{Class, GrantId, Nanos};
+use muninn_wire::Seg;
+use std::time::Duration;
+
+pub type Op = Operation<Buffer>;
+pub type Done = Completion<Buffer>;
+
+/// The token of operations that the plain calls post. Those of callers should be below.
+pub const PLAIN_TOKEN: u64 = u64::MAX;
+
+/// Data operations of one thread at one server. Bounded: [`Lane::post`] gives an operation back
+/// when too many are under way.
+pub trait Lane: Send {
+    fn address(&self) -> &Address;
+
+    /// Starts an operation; its completion comes from [`Lane::poll`]. Given back when the window is
+    /// full: poll, then post again.
+    fn post(&mut self, op: Op) -> Result<(), Op>;
+
+    /// The next completion. None after `wait` without one; zero only looks.
+    fn poll(&mut self, wait: Duration) -> Option<Done>;
+
+    /// Operations posted and not yet given back.
+    fn under_way(&self) -> usize;
+
+    /// Puts back a completion that was polled for somebody else.
+    fn put_back(&mut self, done: Done);
+
+    /// Forgets every operation under way, so that none of their buffers is touched any more and
+    /// none of them is done later than the next operation posted.
+    fn abandon_all(&mut self);
+
+    /// How long the plain calls wait for an answer.
+    fn deadline(&self) -> Duration;
+
+    /// Reads segments, one after the other, into `into`.
+    fn read_v(&mut self, class: Class, segs: &[Seg], into: &mut [u8]) -> Result<(), NetError> {
+        // SAFETY: `into` is borrowed until this call returns, and `finish` returns only when the
+        // operation is complete or abandoned.
+        let data = unsafe { Buffer::from_raw(into.as_mut_ptr(), into.len()) };
+        finish(
+            self,
+            Operation {
+                verb: Verb::Read(segs.to_vec()),
+                class,
+                data,
+                token: PLAIN_TOKEN,
+            },
+        )?;
+        Ok(())
+    }
+
+    /// Writes `from` into segments, one after the other.
+    fn write_v(&mut self, class: Class, segs: &[Seg], from: &[u8]) -> Result<(), NetError> {
+        // SAFETY: as in `read_v`; a write only reads its buffer.
+        let data = unsafe { Buffer::from_raw(from.as_ptr().cast_mut(), from.len()) };
+        finish(
+            self,
+            Operation {
+                verb: Verb::Write(segs.to_vec()),
+                class,
+                data,
+                token: PLAIN_TOKEN,
+            },
+        )?;
+        Ok(())
+    }
+
+    /// Replaces the word at `offset` if it is `expect`; the word found.
+    fn compare_swap(
+        &mut self,
+        grant: GrantId,
+        offset: u32,
+        expect: u64,
+        new: u64,
+    ) -> Result<u64, NetError> {
+        word(
+            self,
+            Verb::CompareSwap {
+                grant,
+                offset,
+                expect,
+                new,
+            },
+        )
+    }
+
+    /// Adds to the word at `offset`; the word found.
+    fn fetch_add(&mut self, grant: GrantId, offset: u32, add: u64) -> Result<u64, NetError> {
+        word(self, Verb::FetchAdd { grant, offset, add })
+    }
+}
+
+fn word<L: Lane + ?Sized>(lane: &mut L, verb: Verb) -> Result<u64, NetError> {
+    let op = Operation {
+        verb,
+        class: Class::Demand,
+        data: Buffer::empty(),
+        token: PLAIN_TOKEN,
+    };
+    match finish(lane, op)? {
+        Answer::Old(old) => Ok(old),
+        _ => unreachable!("an atomic operation is answered with a word"),
+    }
+}
+
+/// Posts an operation and waits for it, keeping the completions of others for later.
+fn finish<L: Lane + ?Sized>(lane: &mut L, mut op: Op) -> Result<Answer, NetError> {
+    let deadline = lane.deadline();
+    let ends = muninn_sys::clock::now() + Nanos::from(deadline);
+    let mut others = Vec::new();
+    let mut posted = false;
+    let result = loop {
+        if !posted {
+            match lane.post(op) {
+                Ok(()) => {
+                    posted = true;
+                    op = Operation {
+                        verb: Verb::Read(Vec::new()),
+                        class: Class::Demand,
+                        data: Buffer::empty(),
+                        token: PLAIN_TOKEN,
+                    };
+                }
+                Err(back) => op = back,
+            }
+        }
+        let left = ends.saturating_sub(muninn_sys::clock::now());
+        match lane.poll(left.into()) {
+            Some(done) if posted && done.operation.token == PLAIN_TOKEN => break done.result,
+            Some(done) => others.push(done),
+            None if left == Nanos::ZERO => {
+                // Nothing may touch the caller's buffer after this call.
+                lane.abandon_all();
+                break Err(OpError::Timeout(deadline));
+            }
+            None => {}
+        }
+    };
+    for done in others {
+        lane.put_back(done);
+    }
+    result.map_err(|error| NetError::from_op(lane.address(), error))
+}

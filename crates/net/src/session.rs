@@ -1,0 +1,479 @@
+//! A session at one server: opened once, kept alive by a thread of its own, lost at most once.
+
+use crate::buffer::Buffer;
+use crate::error::NetError;
+use crate::lane::{Lane, PLAIN_TOKEN};
+use crate::wire_lane::WireLane;
+use muninn_proto::auth::{Key, SessionSecret};
+use muninn_proto::client::{Answer, Control, Handshake, Next, Opened, Operation, Purpose, Verb};
+use muninn_proto::framing::FrameBuffer;
+use muninn_sys::epoll::Interest;
+use muninn_sys::socket::{Address, ByteStream, Stream, Transfer};
+use muninn_sys::{clock, proc, rand};
+use muninn_types::{Bytes, Class, LaneId, LaneKind, Nanos, SessionId};
+use muninn_wire::{DrainReport, ErrorCode, Notice, ShortText, StatusPage, Transport as Wire};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How to open a session.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    pub name: String,
+    pub key: Key,
+    /// How long a server may take to answer before a call fails.
+    pub deadline: Duration,
+    /// How long to spin for an answer before sleeping.
+    pub spin: Duration,
+    pub connect_timeout: Duration,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions {
+            name: default_name(),
+            key: Key::none(),
+            deadline: Duration::from_secs(30),
+            spin: Duration::from_micros(50),
+            connect_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+/// The name of this program: quotas and `status` go by it.
+fn default_name() -> String {
+    let path = std::env::current_exe().ok();
+    let name = path
+        .as_ref()
+        .and_then(|p| p.file_name())
+        .map(|n| n.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "client".to_string())
+}
+
+/// Connects and shakes hands within `patience`.
+pub(crate) fn open_stream(
+    address: &Address,
+    key: &Key,
+    purpose: Purpose,
+    patience: Duration,
+) -> Result<(Stream, Opened), NetError> {
+    let ends = clock::now() + Nanos::from(patience);
+    let stream = Stream::connect(address, patience)?;
+    let (mut handshake, first) =
+        Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid());
+    let wait = |interest| {
+        let left = ends.saturating_sub(clock::now());
+        match stream.wait(interest, Some(left.into())) {
+            Ok(true) => Ok(()),
+            _ => Err(NetError::HandshakeTimeout(address.clone(), patience)),
+        }
+    };
+    let closed = || NetError::HandshakeClosed(address.clone());
+    let refused = |error| NetError::Handshake(address.clone(), error);
+    let mut to_send = first;
+    let mut frame = FrameBuffer::default();
+    loop {
+        let mut rest = &to_send[..];
+        while !rest.is_empty() {
+            match stream.write(&[IoSlice::new(rest)]).map_err(|_| closed())? {
+                Transfer::Bytes(n) => rest = &rest[n..],
+                Transfer::WouldBlock => wait(Interest::WRITE)?,
+                Transfer::Closed => return Err(closed()),
+            }
+        }
+        // The server speaks only when asked, so one frame at a time is all there can be.
+        let header = loop {
+            let mut bytes = [0; 512];
+            match stream
+                .read(&mut [IoSliceMut::new(&mut bytes)])
+                .map_err(|_| closed())?
+            {
+                Transfer::Bytes(n) => {
+                    let mut input = &bytes[..n];
+                    if let Some(header) =
+                        frame.advance(&mut input).map_err(|e| refused(e.into()))?
+                    {
+                        break header;
+                    }
+                }
+                Transfer::WouldBlock => wait(Interest::READ)?,
+                Transfer::Closed => return Err(closed()),
+            }
+        };
+        match handshake.handle(&header, frame.body()).map_err(refused)? {
+            Next::Send(next) => to_send = next,
+            Next::Done(opened) => return Ok((stream, opened)),
+        }
+        frame.clear();
+    }
+}
+
+/// What all lanes of a session know.
+#[derive(Debug)]
+pub struct SessionCore {
+    pub address: Address,
+    pub key: Key,
+    pub id: SessionId,
+    pub secret: SessionSecret,
+    pub lease: Duration,
+    pub deadline: Duration,
+    pub spin: Duration,
+    pub server: ShortText,
+    pub max_grant: Bytes,
+    /// When the server was last heard of.
+    last_heard: AtomicU64,
+    /// When a request was sent that the server answered: its lease runs from then or later.
+    last_sure: AtomicU64,
+    lost: OnceLock<String>,
+    next_lane: AtomicU8,
+    resumes: AtomicU64,
+    drain_left_ms: AtomicU64,
+}
+
+impl SessionCore {
+    /// Something of the server arrived.
+    pub fn heard(&self, when: Nanos) {
+        self.last_heard.store(when.0, Relaxed);
+    }
+    /// The server answered a control request that was sent at this time.
+    fn answered(&self, asked: Nanos) {
+        self.last_sure.fetch_max(asked.0, Relaxed);
+        self.heard(clock::now());
+    }
+    /// Until then it makes sense to try to reach the server again.
+    pub fn worth_trying_until(&self) -> Nanos {
+        Nanos(self.last_heard.load(Relaxed)).saturating_add(self.lease.into())
+    }
+    /// Until then the server surely keeps what this session owns.
+    pub fn sure_until(&self) -> Nanos {
+        Nanos(self.last_sure.load(Relaxed)).saturating_add(self.lease.into())
+    }
+    pub fn lose(&self, why: &str) {
+        let _ = self.lost.set(why.to_string());
+    }
+    pub fn lost(&self) -> Option<String> {
+        self.lost.get().cloned()
+    }
+    pub fn count_resume(&self) {
+        self.resumes.fetch_add(1, Relaxed);
+    }
+    /// How often a lane was attached again after a cut.
+    pub fn resumes(&self) -> u64 {
+        self.resumes.load(Relaxed)
+    }
+    pub fn next_lane(&self) -> LaneId {
+        LaneId(self.next_lane.fetch_add(1, Relaxed))
+    }
+    /// The server asks for its memory back within this time.
+    pub fn drain_left(&self) -> Option<Duration> {
+        match self.drain_left_ms.load(Relaxed) {
+            0 => None,
+            left => Some(Duration::from_millis(left - 1)),
+        }
+    }
+    fn note(&self, notice: Notice) {
+        match notice {
+            Notice::Drain { left_ms } => self.drain_left_ms.store(left_ms + 1, Relaxed),
+            Notice::DrainCancelled => self.drain_left_ms.store(0, Relaxed),
+            Notice::Stopping => self.lose("the server was stopped"),
+        }
+    }
+    fn note_report(&self, report: &DrainReport) {
+        let left = if report.draining {
+            report.left_ms + 1
+        } else {
+            0
+        };
+        self.drain_left_ms.store(left, Relaxed);
+    }
+}
+
+/// The control lane and the thread that keeps the lease.
+#[derive(Debug)]
+pub struct Session {
+    pub core: Arc<SessionCore>,
+    control: Arc<Mutex<WireLane>>,
+    keeper: Option<Keeper>,
+}
+
+#[derive(Debug)]
+struct Keeper {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+/// The most requests under way on a control lane, and on a data lane.
+const CONTROL_WINDOW: usize = 8;
+pub const DATA_WINDOW: usize = 64;
+
+impl Session {
+    pub fn open(
+        address: &Address,
+        transport: Wire,
+        options: &SessionOptions,
+    ) -> Result<Session, NetError> {
+        let name = ShortText::lossy(&options.name, muninn_wire::MAX_NAME);
+        let purpose = Purpose::Open { transport, name };
+        let started = clock::now();
+        let (stream, opened) =
+            open_stream(address, &options.key, purpose, options.connect_timeout)?;
+        let Opened { welcome, secret } = opened;
+        let secret = secret.expect("a session that was opened has a secret");
+        let core = Arc::new(SessionCore {
+            address: address.clone(),
+            key: options.key.clone(),
+            id: welcome.session,
+            secret,
+            lease: Duration::from_millis(u64::from(welcome.lease_ms)),
+            deadline: options.deadline,
+            spin: options.spin,
+            server: welcome.server,
+            max_grant: Bytes(welcome.max_grant_bytes),
+            last_heard: AtomicU64::new(clock::now().0),
+            last_sure: AtomicU64::new(started.0),
+            lost: OnceLock::new(),
+            next_lane: AtomicU8::new(1),
+            resumes: AtomicU64::new(0),
+            drain_left_ms: AtomicU64::new(0),
+        });
+        let control = WireLane::new(
+            Arc::clone(&core),
+            LaneId(0),
+            LaneKind::Control,
+            Some(stream),
+            CONTROL_WINDOW,
+        );
+        let control = Arc::new(Mutex::new(control));
+        let keeper = keep(Arc::clone(&core), Arc::clone(&control));
+        Ok(Session {
+            core,
+            control,
+            keeper: Some(keeper),
+        })
+    }
+
+    pub fn lane(&self, kind: LaneKind) -> WireLane {
+        let id = self.core.next_lane();
+        WireLane::new(Arc::clone(&self.core), id, kind, None, DATA_WINDOW)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WireLane> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks, waits, and hands the control lane to `with` while the answer is fresh (descriptors
+    /// that came with it are there).
+    pub fn call_with<R>(
+        &self,
+        control: Control,
+        deadline: Duration,
+        with: impl FnOnce(Answer, &mut WireLane) -> R,
+    ) -> Result<R, NetError> {
+        let ends = clock::now() + Nanos::from(deadline);
+        loop {
+            let mut lane = self.lock();
+            let left = ends.saturating_sub(clock::now());
+            match call(&self.core, &mut lane, control.clone(), left.into()) {
+                Ok(answer) => return Ok(with(answer, &mut lane)),
+                // Freed memory is being wiped: it will be there in a moment.
+                Err(error) if error.is_refusal(ErrorCode::TryAgain) && clock::now() < ends => {
+                    drop(lane);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(NetError::Timeout(address, _)) => {
+                    return Err(NetError::Timeout(address, deadline));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
+        self.call_with(control, deadline, |answer, _| answer)
+    }
+
+    /// Breaks the control connection, as a fault would.
+    pub fn cut(&self) {
+        self.lock().cut();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            *keeper.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            keeper.stop.1.notify_all();
+            let _ = keeper.thread.join();
+        }
+        if self.core.lost().is_none() {
+            // The memory comes back at once instead of after the lease; if the server does not
+            // answer, the lease sees to it.
+            let short = Duration::from_millis(500);
+            let _ = call(&self.core, &mut self.lock(), Control::Goodbye, short);
+        }
+    }
+}
+
+fn call(
+    core: &SessionCore,
+    lane: &mut WireLane,
+    control: Control,
+    deadline: Duration,
+) -> Result<Answer, NetError> {
+    let asked = clock::now();
+    let ends = asked + Nanos::from(deadline);
+    let op = Operation {
+        verb: Verb::Control(control),
+        class: Class::Control,
+        data: Buffer::empty(),
+        token: PLAIN_TOKEN,
+    };
+    if lane.post(op).is_err() {
+        return Err(NetError::Timeout(core.address.clone(), deadline));
+    }
+    loop {
+        let left = ends.saturating_sub(clock::now());
+        let done = lane.poll(left.into());
+        while let Some(notice) = lane.pop_notice() {
+            core.note(notice);
+        }
+        match done {
+            Some(done) => {
+                if done.result.is_ok() {
+                    core.answered(asked);
+                }
+                return done.result.map_err(|e| NetError::from_op(&core.address, e));
+            }
+            None if left == Nanos::ZERO => {
+                lane.abandon_all();
+                return Err(NetError::Timeout(core.address.clone(), deadline));
+            }
+            None => {}
+        }
+    }
+}
+
+/// Renews the lease four times as often as it runs out, and hears the server's notices.
+fn keep(core: Arc<SessionCore>, control: Arc<Mutex<WireLane>>) -> Keeper {
+    let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let stopped = Arc::clone(&stop);
+    let work = move || {
+        let pause = core.lease / 4;
+        loop {
+            let guard = stopped.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = stopped.1.wait_timeout_while(guard, pause, |stop| !*stop);
+            if *waited.unwrap_or_else(PoisonError::into_inner).0 || core.lost().is_some() {
+                return;
+            }
+            let mut lane = control.lock().unwrap_or_else(PoisonError::into_inner);
+            match call(&core, &mut lane, Control::Heartbeat, pause) {
+                Ok(Answer::Report(report)) => core.note_report(&report),
+                Ok(_) => {}
+                Err(_) if clock::now() > core.worth_trying_until() => {
+                    core.lose(&format!(
+                        "the lease of {:?} ran out without contact",
+                        core.lease
+                    ));
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("muninn-keeper".to_string())
+        .spawn(work);
+    Keeper {
+        stop,
+        thread: thread.expect("a thread can be started"),
+    }
+}
+
+/// A connection without a session: for `status` and operator commands.
+#[derive(Debug)]
+pub struct Observer {
+    core: Arc<SessionCore>,
+    lane: WireLane,
+}
+
+impl Observer {
+    pub fn connect(address: &Address, options: &SessionOptions) -> Result<Observer, NetError> {
+        let (stream, opened) = open_stream(
+            address,
+            &options.key,
+            Purpose::Observe,
+            options.connect_timeout,
+        )?;
+        let lease = Duration::from_millis(u64::from(opened.welcome.lease_ms));
+        let core = Arc::new(SessionCore {
+            address: address.clone(),
+            key: options.key.clone(),
+            id: SessionId(0),
+            secret: SessionSecret::none(),
+            lease,
+            deadline: options.deadline,
+            spin: Duration::ZERO,
+            server: opened.welcome.server,
+            max_grant: Bytes(opened.welcome.max_grant_bytes),
+            last_heard: AtomicU64::new(clock::now().0),
+            last_sure: AtomicU64::new(0),
+            lost: OnceLock::new(),
+            next_lane: AtomicU8::new(1),
+            resumes: AtomicU64::new(0),
+            drain_left_ms: AtomicU64::new(0),
+        });
+        let lane = WireLane::new(
+            Arc::clone(&core),
+            LaneId(0),
+            LaneKind::Control,
+            Some(stream),
+            CONTROL_WINDOW,
+        );
+        Ok(Observer { core, lane })
+    }
+
+    fn ask(&mut self, control: Control) -> Result<Answer, NetError> {
+        let deadline = self.core.deadline;
+        call(&self.core, &mut self.lane, control, deadline)
+    }
+
+    /// All of a server's status, every session included.
+    pub fn status(&mut self) -> Result<StatusPage, NetError> {
+        let mut whole: Option<StatusPage> = None;
+        let mut after = SessionId(0);
+        loop {
+            let Answer::Status(page) = self.ask(Control::Status { after })? else {
+                unreachable!("a status request is answered with a status");
+            };
+            let next = page.next;
+            match &mut whole {
+                None => whole = Some(*page),
+                Some(first) => first.sessions.extend(page.sessions),
+            }
+            match next {
+                Some(id) => after = id,
+                None => return Ok(whole.unwrap_or_default()),
+            }
+        }
+    }
+
+    /// Starts (or with None cancels) giving the server's memory back; how far it is.
+    pub fn drain(&mut self, within: Option<Duration>) -> Result<DrainReport, NetError> {
+        let deadline_ms = within.map_or(0, |t| (t.as_millis() as u64).max(1));
+        self.report(Control::Drain { deadline_ms })
+    }
+
+    /// How far a drain is.
+    pub fn progress(&mut self) -> Result<DrainReport, NetError> {
+        self.report(Control::Heartbeat)
+    }
+
+    fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {
+        match self.ask(control)? {
+            Answer::Report(report) => Ok(report),
+            _ => unreachable!("answered with a report"),
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The shared-memory transport: the session's segments are mapped, and an access is a copy.
+//!
+//! The server's CPU has no part in an access, so the server cannot say no either: what keeps a
+//! client from using memory that it has lost is the lease. An access is good if the lease was still
+//! running when it ended; the clock is asked after each. Copies survive that the server takes the
+//! memory back in the middle of one (`guarded_copy`), and report it.
+
+use crate::error::NetError;
+use crate::lane::{Done, Lane, Op};
+use crate::session::{DATA_WINDOW, Session, SessionCore, SessionOptions};
+use crate::transport::{Kind, Mapped, Transport};
+use crate::wire_lane::WireLane;
+use muninn_proto::client::{Answer, Completion, Control, OpError, Verb};
+use muninn_sys::clock;
+use muninn_sys::memory::{Access, Mapping, guarded_copy};
+use muninn_sys::socket::Address;
+use muninn_types::{Bytes, GrantId, LaneKind};
+use muninn_wire::{ErrorCode, GrantInfo, Refusal, Seg, Transport as Wire};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// Segments by number and incarnation, and grants in them.
+#[derive(Debug, Default)]
+struct Maps {
+    segments: HashMap<(u32, u32), (Arc<Mapping>, u32)>,
+    grants: HashMap<GrantId, (Mapped, (u32, u32))>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    maps: RwLock<Maps>,
+    /// Changes when a grant goes, so that lanes drop what they remember.
+    changes: AtomicU64,
+}
+
+impl Table {
+    fn read(&self) -> RwLockReadGuard<'_, Maps> {
+        self.maps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn write(&self) -> RwLockWriteGuard<'_, Maps> {
+        self.maps.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a grant, mapping its segment if this is the first of it.
+    fn add(&self, info: &GrantInfo, writable: bool, lane: &mut WireLane) -> Result<(), String> {
+        let key = (info.segment.0, info.incarnation);
+        let mut maps = self.write();
+        if info.descriptor {
+            let fd = lane
+                .descriptors
+                .pop_front()
+                .ok_or("the server sent no descriptor")?;
+            let access = if writable {
+                Access::ReadWrite
+            } else {
+                Access::ReadOnly
+            };
+            let options = Mapping::options().shared().no_reserve().access(access);
+            let map = options
+                .file(&fd, 0, Bytes(info.segment_bytes))
+                .map_err(|e| e.to_string())?;
+            maps.segments.insert(key, (Arc::new(map), 0));
+        }
+        let (map, users) = maps
+            .segments
+            .get_mut(&key)
+            .ok_or("the segment was never mapped")?;
+        let end = info.segment_offset.checked_add(info.bytes);
+        if end.is_none_or(|end| end > map.len() as u64) {
+            return Err("the grant lies outside of its segment".to_string());
+        }
+        *users += 1;
+        let bytes = Bytes(info.bytes);
+        let mapped = Mapped {
+            map: Arc::clone(map),
+            offset: info.segment_offset,
+            bytes,
+            writable,
+        };
+        maps.grants.insert(info.grant, (mapped, key));
+        Ok(())
+    }
+
+    /// Drops grants, and the mappings of segments that have none left.
+    fn remove(&self, grants: &[GrantId]) {
+        let mut maps = self.write();
+        for grant in grants {
+            let Some((_, key)) = maps.grants.remove(grant) else {
+                continue;
+            };
+            if let Some((_, users)) = maps.segments.get_mut(&key) {
+                *users -= 1;
+                if *users == 0 {
+                    maps.segments.remove(&key);
+                }
+            }
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Shared grants are immutable from then on.
+    fn freeze(&self, grants: &[GrantId]) {
+        let mut maps = self.write();
+        for grant in grants {
+            if let Some((mapped, _)) = maps.grants.get_mut(grant) {
+                mapped.writable = false;
+            }
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[derive(Debug)]
+pub struct ShmSession {
+    session: Session,
+    table: Arc<Table>,
+}
+
+impl ShmSession {
+    pub fn open(address: &Address, options: &SessionOptions) -> Result<ShmSession, NetError> {
+        let session = Session::open(address, Wire::Shm, options)?;
+        Ok(ShmSession {
+            session,
+            table: Arc::default(),
+        })
+    }
+
+    /// Breaks the control connection, as a fault would.
+    pub fn cut(&self) {
+        self.session.cut();
+    }
+
+    fn map_error(&self, why: String) -> NetError {
+        NetError::Map(self.session.core.address.clone(), why)
+    }
+}
+
+impl Transport for ShmSession {
+    fn kind(&self) -> Kind {
+        Kind::Shm
+    }
+    fn address(&self) -> &Address {
+        &self.session.core.address
+    }
+    fn server_name(&self) -> &str {
+        self.session.core.server.as_str()
+    }
+    fn max_grant(&self) -> Bytes {
+        self.session.core.max_grant
+    }
+    fn lease(&self) -> Duration {
+        self.session.core.lease
+    }
+    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, NetError> {
+        Ok(Box::new(ShmLane {
+            core: Arc::clone(&self.session.core),
+            table: Arc::clone(&self.table),
+            done: VecDeque::with_capacity(DATA_WINDOW),
+            last: None,
+            changes: 0,
+        }))
+    }
+
+    fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
+        // Once the server has them back, nothing here may point at them; so they go first.
+        if let Control::Release(grants) = &control {
+            self.table.remove(grants);
+        }
+        if let Control::Share(grants) = &control {
+            self.table.freeze(grants);
+        }
+        let answered = self.session.call_with(control, deadline, |answer, lane| {
+            match &answer {
+                Answer::Granted(info) => self.table.add(info, true, lane)?,
+                Answer::Adopted(infos) => {
+                    for info in infos {
+                        self.table.add(info, false, lane)?;
+                    }
+                }
+                _ => {}
+            }
+            Ok(answer)
+        })?;
+        answered.map_err(|why| self.map_error(why))
+    }
+
+    fn mapped(&self, grant: GrantId) -> Option<Mapped> {
+        self.table
+            .read()
+            .grants
+            .get(&grant)
+            .map(|(mapped, _)| mapped.clone())
+    }
+    fn lost(&self) -> Option<String> {
+        self.session.core.lost()
+    }
+    fn drain_left(&self) -> Option<Duration> {
+        self.session.core.drain_left()
+    }
+    fn resumes(&self) -> u64 {
+        self.session.core.resumes()
+    }
+}
+
+/// Does every operation at once.
+struct ShmLane {
+    core: Arc<SessionCore>,
+    table: Arc<Table>,
+    done: VecDeque<Done>,
+    /// The grant used last: most runs stay in one.
+    last: Option<(GrantId, Mapped)>,
+    changes: u64,
+}
+
+impl ShmLane {
+    fn find(&mut self, grant: GrantId) -> Result<&Mapped, OpError> {
+        let changes = self.table.changes.load(Ordering::Acquire);
+        if changes != self.changes {
+            self.changes = changes;
+            self.last = None;
+        }
+        if self.last.as_ref().is_none_or(|(id, _)| *id != grant) {
+            let maps = self.table.read();
+            let (mapped, _) = maps
+                .grants
+                .get(&grant)
+                .ok_or_else(|| refused(ErrorCode::NoGrant, grant.0, 0))?;
+            self.last = Some((grant, mapped.clone()));
+        }
+        Ok(&self.last.as_ref().expect("it was just found").1)
+    }
+
+    /// Address of a segment, checked against its grant.
+    fn place(&mut self, seg: &Seg, writing: bool) -> Result<*mut u8, OpError> {
+        let mapped = self.find(seg.grant)?;
+        if u64::from(seg.offset) + u64::from(seg.len) > mapped.bytes.0 {
+            return Err(refused(ErrorCode::OutOfBounds, seg.grant.0, mapped.bytes.0));
+        }
+        if writing && !mapped.writable {
+            return Err(refused(ErrorCode::Frozen, seg.grant.0, 0));
+        }
+        let at = mapped.offset + u64::from(seg.offset);
+        // SAFETY: the grant lies inside of the mapping (checked when it was added) and the segment
+        // inside of the grant.
+        Ok(unsafe { mapped.map.as_ptr().add(at as usize) })
+    }
+
+    fn copy(&mut self, segs: &[Seg], data: &mut [u8], writing: bool) -> Result<Answer, OpError> {
+        let total: usize = segs.iter().map(|seg| seg.len as usize).sum();
+        if total > data.len() {
+            return Err(OpError::DataTooShort);
+        }
+        let mut at = 0;
+        for seg in segs {
+            let far = self.place(seg, writing)?;
+            let len = seg.len as usize;
+            let near = data[at..at + len].as_mut_ptr();
+            let (to, from) = if writing { (far, near) } else { (near, far) };
+            // SAFETY: `near` lies in a slice, `far` in a mapping that `self.last` keeps mapped with
+            // the access needed; no reference into it exists. Other clients cannot have it mapped
+            // unless this one shared it.
+            unsafe { guarded_copy(to, from, len) }
+                .map_err(|_| OpError::SessionLost("the server took the memory back".to_string()))?;
+            at += len;
+        }
+        self.still_leased(Answer::Done)
+    }
+
+    fn word(&mut self, grant: GrantId, offset: u32) -> Result<&AtomicU64, OpError> {
+        if !offset.is_multiple_of(8) {
+            return Err(refused(ErrorCode::Misaligned, 0, 0));
+        }
+        let place = self.place(&Seg::new(grant, offset, 8), true)?;
+        let mut probe = [0; 8];
+        // SAFETY: as in `copy`.
+        unsafe { guarded_copy(probe.as_mut_ptr(), place, 8) }
+            .map_err(|_| OpError::SessionLost("the server took the memory back".to_string()))?;
+        // SAFETY: inside of a writable mapping that `self.last` keeps, aligned as the offset is a
+        // multiple of 8 and grants start at pages; concurrent accesses are atomic or race as the
+        // protocol allows. The page was there a moment ago.
+        Ok(unsafe { AtomicU64::from_ptr(place.cast()) })
+    }
+
+    /// The answer, if the memory was surely still ours when it was touched.
+    fn still_leased(&self, answer: Answer) -> Result<Answer, OpError> {
+        if clock::now() < self.core.sure_until() {
+            return Ok(answer);
+        }
+        let why = self.core.lost().unwrap_or_else(|| {
+            format!("the lease of {:?} ran out without contact", self.core.lease)
+        });
+        Err(OpError::SessionLost(why))
+    }
+
+    fn run(&mut self, op: &mut Op) -> Result<Answer, OpError> {
+        if let Some(why) = self.core.lost() {
+            return Err(OpError::SessionLost(why));
+        }
+        match &op.verb {
+            Verb::Read(segs) => self.copy(segs, op.data.as_mut(), false),
+            Verb::Write(segs) => self.copy(segs, op.data.as_mut(), true),
+            Verb::CompareSwap {
+                grant,
+                offset,
+                expect,
+                new,
+            } => {
+                let word = self.word(*grant, *offset)?;
+                let order = Ordering::SeqCst;
+                let (Ok(old) | Err(old)) = word.compare_exchange(*expect, *new, order, order);
+                self.still_leased(Answer::Old(old))
+            }
+            Verb::FetchAdd { grant, offset, add } => {
+                let old = self
+                    .word(*grant, *offset)?
+                    .fetch_add(*add, Ordering::SeqCst);
+                self.still_leased(Answer::Old(old))
+            }
+            Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
+        }
+    }
+}
+
+fn refused(code: ErrorCode, a: u64, b: u64) -> OpError {
+    OpError::Refused(Refusal::with(code, a, b))
+}
+
+impl Lane for ShmLane {
+    fn address(&self) -> &Address {
+        &self.core.address
+    }
+    fn post(&mut self, mut op: Op) -> Result<(), Op> {
+        if self.done.len() >= DATA_WINDOW {
+            return Err(op);
+        }
+        let result = self.run(&mut op);
+        self.done.push_back(Completion {
+            operation: op,
+            result,
+        });
+        Ok(())
+    }
+    fn poll(&mut self, _wait: Duration) -> Option<Done> {
+        self.done.pop_front()
+    }
+    fn under_way(&self) -> usize {
+        self.done.len()
+    }
+    fn put_back(&mut self, done: Done) {
+        self.done.push_back(done);
+    }
+    fn abandon_all(&mut self) {
+        self.done.clear();
+    }
+    fn deadline(&self) -> Duration {
+        self.core.deadline
+    }
+}

@@ -1,0 +1,367 @@
+//! A lane over a socket: drives the protocol's lane machine, and connects again after a cut.
+//!
+//! A cut is repaired here for as long as the lease lasts, without the caller noticing more than the
+//! time it takes. When the lease is over, or the server says that it does not know the session,
+//! every request fails.
+
+use crate::buffer::Buffer;
+use crate::error::NetError;
+use crate::lane::{Done, Lane, Op};
+use crate::session::{SessionCore, open_stream};
+use muninn_proto::client::{HandshakeError, Lane as LaneMachine, Purpose, Transmit};
+use muninn_sys::clock;
+use muninn_sys::epoll::Interest;
+use muninn_sys::socket::{Address, Piece, ReceivedFds, Stream, Transfer};
+use muninn_types::{Class, LaneId, LaneKind, Nanos, SessionId};
+use muninn_wire::{ErrorCode, Notice};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes read at a time while a header is expected: a page's reply and the next header fit.
+const HEAD_READ: usize = 8192;
+/// Heads of requests that travel together.
+const BATCH_BYTES: usize = 4096;
+/// Pauses between two attempts to connect again.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(100);
+/// The most descriptors that wait for the replies they belong to.
+const DESCRIPTORS_MAX: usize = 64;
+
+/// What is on its way out.
+#[derive(Debug, Default)]
+struct Sending {
+    head: Vec<u8>,
+    head_sent: usize,
+    /// Belongs behind the last head.
+    payload: Option<Transmit>,
+    payload_sent: usize,
+}
+
+#[derive(Debug)]
+pub struct WireLane {
+    core: Arc<SessionCore>,
+    id: LaneId,
+    kind: LaneKind,
+    machine: LaneMachine<Buffer>,
+    stream: Option<Stream>,
+    sending: Sending,
+    scratch: Box<[u8; HEAD_READ]>,
+    stash: VecDeque<Done>,
+    /// Has been connected before: the next time is after a cut.
+    attached: bool,
+    retry_at: Nanos,
+    retry_pause: Duration,
+    /// Memory files that arrived, in order. Only control lanes over a Unix socket get any.
+    pub descriptors: VecDeque<OwnedFd>,
+}
+
+impl WireLane {
+    pub fn new(
+        core: Arc<SessionCore>,
+        id: LaneId,
+        kind: LaneKind,
+        stream: Option<Stream>,
+        window: usize,
+    ) -> WireLane {
+        if let Some(stream) = &stream {
+            mark(stream, kind);
+        }
+        WireLane {
+            core,
+            id,
+            kind,
+            machine: LaneMachine::new(window),
+            attached: stream.is_some(),
+            stream,
+            sending: Sending::default(),
+            scratch: Box::new([0; HEAD_READ]),
+            stash: VecDeque::new(),
+            retry_at: Nanos::ZERO,
+            retry_pause: RETRY_FIRST,
+            descriptors: VecDeque::new(),
+        }
+    }
+
+    pub fn pop_notice(&mut self) -> Option<Notice> {
+        self.machine.pop_notice()
+    }
+
+    /// Breaks the connection, as a fault would; it is made again on the next use.
+    pub fn cut(&mut self) {
+        self.stream = None;
+        self.machine.cut();
+        self.sending = Sending::default();
+        self.descriptors.clear();
+    }
+
+    /// Connects again if need be. False: not now; the session may be lost for good.
+    fn connected(&mut self) -> bool {
+        if self.stream.is_some() {
+            return true;
+        }
+        if let Some(why) = self.core.lost() {
+            self.machine.fail(&why);
+            return false;
+        }
+        if self.core.id == SessionId(0) {
+            self.core.lose("the connection was closed");
+            return false;
+        }
+        let now = clock::now();
+        if now < self.retry_at {
+            return false;
+        }
+        let purpose = Purpose::Attach {
+            session: self.core.id,
+            secret: self.core.secret.clone(),
+            lane: self.id,
+            kind: self.kind,
+        };
+        let patience = Duration::from_millis(500).min(self.core.lease);
+        let failed = match open_stream(&self.core.address, &self.core.key, purpose, patience) {
+            Ok((stream, _)) => {
+                mark(&stream, self.kind);
+                self.stream = Some(stream);
+                self.retry_pause = RETRY_FIRST;
+                self.core.heard(now);
+                if std::mem::replace(&mut self.attached, true) {
+                    self.core.count_resume();
+                }
+                return true;
+            }
+            Err(failed) => failed,
+        };
+        match &failed {
+            NetError::Handshake(_, HandshakeError::Refused(refusal))
+                if refusal.code == ErrorCode::NoSession =>
+            {
+                self.core.lose(&refusal.to_string());
+            }
+            _ if clock::now() > self.core.worth_trying_until() => {
+                self.core.lose(&format!(
+                    "the lease of {:?} ran out without contact ({failed})",
+                    self.core.lease
+                ));
+            }
+            _ => {}
+        }
+        self.retry_at = clock::now() + Nanos::from(self.retry_pause);
+        self.retry_pause = (self.retry_pause * 2).min(RETRY_MAX);
+        false
+    }
+
+    /// Sends what there is to send, as far as the socket takes it. False: the connection is gone.
+    fn flush(&mut self) -> bool {
+        loop {
+            let s = &mut self.sending;
+            if s.head_sent == s.head.len() && s.payload.is_none() {
+                s.head.clear();
+                s.head_sent = 0;
+                while s.payload.is_none() && s.head.len() < BATCH_BYTES {
+                    let Some(transmit) = self.machine.transmit(&mut s.head) else {
+                        break;
+                    };
+                    if transmit.payload_len > 0 {
+                        s.payload = Some(transmit);
+                        s.payload_sent = 0;
+                    }
+                }
+                if s.head.is_empty() {
+                    return true;
+                }
+            }
+            let payload = s.payload.map_or(&[][..], |t| self.machine.payload(t));
+            let pieces = [
+                Piece::new(
+                    s.head[s.head_sent..].as_ptr().cast_mut(),
+                    s.head.len() - s.head_sent,
+                ),
+                Piece::new(
+                    payload[s.payload_sent..].as_ptr().cast_mut(),
+                    payload.len() - s.payload_sent,
+                ),
+            ];
+            let Some(stream) = &self.stream else {
+                return false;
+            };
+            // SAFETY: both pieces are borrowed slices, and the kernel only reads them.
+            match unsafe { stream.write_pieces(&pieces) } {
+                Ok(Transfer::Bytes(n)) => {
+                    let of_head = n.min(s.head.len() - s.head_sent);
+                    s.head_sent += of_head;
+                    s.payload_sent += n - of_head;
+                    if s.payload.is_some_and(|t| t.payload_len == s.payload_sent) {
+                        s.payload = None;
+                        s.payload_sent = 0;
+                    }
+                }
+                Ok(Transfer::WouldBlock) => return true,
+                Ok(Transfer::Closed) | Err(_) => return false,
+            }
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.sending.head_sent < self.sending.head.len()
+            || self.sending.payload.is_some()
+            || self.machine.wants_to_send()
+    }
+
+    /// Takes in what has arrived: how many bytes, or None when the connection is gone.
+    fn receive(&mut self) -> Option<usize> {
+        let stream = self.stream.as_ref()?;
+        if self.kind == LaneKind::Control && stream.is_unix() {
+            return self.receive_with_descriptors();
+        }
+        let target = self.machine.target();
+        let into_target = target.len();
+        let pieces = [
+            Piece::new(target.as_mut_ptr(), into_target),
+            Piece::new(self.scratch.as_mut_ptr(), HEAD_READ),
+        ];
+        let pieces = if into_target == 0 {
+            &pieces[1..]
+        } else {
+            &pieces[..]
+        };
+        // SAFETY: one piece is the target that the machine lends exclusively, the other our own
+        // scratch buffer; neither is touched until the call returns.
+        match unsafe { stream.read_pieces(pieces) } {
+            Ok(Transfer::Bytes(n)) => {
+                let direct = n.min(into_target);
+                if direct > 0 {
+                    self.machine.filled(direct);
+                }
+                self.machine.receive(&self.scratch[..n - direct]).ok()?;
+                Some(n)
+            }
+            Ok(Transfer::WouldBlock) => Some(0),
+            Ok(Transfer::Closed) | Err(_) => None,
+        }
+    }
+
+    fn receive_with_descriptors(&mut self) -> Option<usize> {
+        let stream = self.stream.as_ref()?;
+        let mut fds = ReceivedFds::default();
+        let received = stream.recv_fds(&mut self.scratch[..], &mut fds);
+        self.descriptors.extend(fds.drain());
+        if self.descriptors.len() > DESCRIPTORS_MAX {
+            return None;
+        }
+        match received {
+            Ok(Transfer::Bytes(n)) => {
+                self.machine.receive(&self.scratch[..n]).ok()?;
+                Some(n)
+            }
+            Ok(Transfer::WouldBlock) => Some(0),
+            Ok(Transfer::Closed) | Err(_) => None,
+        }
+    }
+
+    /// Waits for the socket, or for the next attempt to connect.
+    fn sleep(&self, until: Nanos) {
+        let left = until.saturating_sub(clock::now());
+        match &self.stream {
+            Some(stream) => {
+                let interest = if self.has_unsent() {
+                    Interest::BOTH
+                } else {
+                    Interest::READ
+                };
+                let _ = stream.wait(interest, Some(left.into()));
+            }
+            None => {
+                let pause = self.retry_at.saturating_sub(clock::now()).min(left);
+                std::thread::sleep(pause.into());
+            }
+        }
+    }
+}
+
+/// Class marks of a lane's packets: those of its most urgent class.
+fn mark(stream: &Stream, kind: LaneKind) {
+    let class = match kind {
+        LaneKind::Control => Class::Control,
+        LaneKind::Critical => Class::Demand,
+        LaneKind::Bulk => Class::Eviction(4),
+    };
+    stream.set_class(class);
+}
+
+impl Lane for WireLane {
+    fn address(&self) -> &Address {
+        &self.core.address
+    }
+
+    fn post(&mut self, op: Op) -> Result<(), Op> {
+        self.machine.post(op)?;
+        // Out at once if the socket takes it; what goes wrong shows in the next poll.
+        if self.stream.is_some() && !self.flush() {
+            self.cut();
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: Duration) -> Option<Done> {
+        if let Some(done) = self.stash.pop_front().or_else(|| self.machine.pop()) {
+            return Some(done);
+        }
+        let started = clock::now();
+        let ends = started.saturating_add(wait.into());
+        let spin_ends = started.saturating_add(self.core.spin.into()).min(ends);
+        let mut now = started;
+        loop {
+            if self.connected() {
+                let gone = !self.flush() || {
+                    match self.receive() {
+                        Some(n) => {
+                            if n > 0 {
+                                self.core.heard(now);
+                            }
+                            false
+                        }
+                        None => true,
+                    }
+                };
+                if gone {
+                    self.cut();
+                }
+            }
+            if let Some(done) = self.machine.pop() {
+                return Some(done);
+            }
+            now = clock::now();
+            if now >= ends {
+                return None;
+            }
+            if self.machine.under_way() == 0 && self.kind != LaneKind::Control {
+                return None;
+            }
+            if now >= spin_ends || self.stream.is_none() {
+                self.sleep(ends);
+                now = clock::now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn under_way(&self) -> usize {
+        self.machine.under_way() + self.stash.len()
+    }
+
+    fn put_back(&mut self, done: Done) {
+        self.stash.push_back(done);
+    }
+
+    fn abandon_all(&mut self) {
+        self.machine.abandon_all();
+        self.cut();
+    }
+
+    fn deadline(&self) -> Duration {
+        self.core.deadline
+    }
+}
