@@ -103,8 +103,10 @@ impl Evict for S3Fifo {
         if self.is_resident(page) {
             return;
         }
-        // A prefetched page has not been asked for: that it was here lately says nothing.
-        let returns = arrival == Arrival::Demand && self.is_remembered(page);
+        // A page that was fetched ahead counts as one that returns: prefetching hides the very
+        // faults by which a loop would show, and most of what is fetched ahead is used.
+        let returns = matches!(arrival, Arrival::Demand | Arrival::Prefetch);
+        let returns = returns && self.is_remembered(page);
         let kept = arrival == Arrival::Kept && self.table.place(page) == Place::StagedSecond;
         self.table.get_mut(page).heat = 0;
         if returns || kept {
@@ -183,10 +185,9 @@ mod tests {
         policy.handle_evicted(first);
         policy.handle_resident(first, Arrival::Demand);
         assert_eq!(policy.table.place(first), MAIN);
-        // One that was prefetched proves nothing.
+        // One that could not be moved has not come back, it was never away.
         let second = policy.next_run(1).unwrap().first;
-        policy.handle_evicted(second);
-        policy.handle_resident(second, Arrival::Prefetch);
+        policy.handle_resident(second, Arrival::Kept);
         assert_eq!(policy.table.place(second), SMALL);
     }
 

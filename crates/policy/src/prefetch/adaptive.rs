@@ -24,6 +24,9 @@ const HISTORY: usize = 6;
 /// A longer step is taken for chance.
 const STRIDE_PAGES_MAX: i64 = 1_024;
 const START_PAGES_MAX: f64 = 16.0;
+/// A stream that has not gone on after this many faults is over; a fault on its next page is then
+/// taken for chance. Enough for 32 streams with windows that differ by a factor of 8.
+const IDLE_FAULTS_MAX: u64 = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
@@ -79,10 +82,11 @@ impl Adaptive {
         self.proven_share += (outcome - self.proven_share) / 16.0;
     }
 
-    fn continued(&mut self, page: PageIndex) -> Option<usize> {
+    fn continued(&self, page: PageIndex) -> Option<usize> {
+        let goes_on = |s: &Stream| s.next == page && self.faults - s.used_at <= IDLE_FAULTS_MAX;
         self.streams
             .iter()
-            .position(|s| s.is_some_and(|s| s.next == page))
+            .position(|s| s.as_ref().is_some_and(goes_on))
     }
 
     /// The place for a new stream: a free one, or that of the stream unused for longest.

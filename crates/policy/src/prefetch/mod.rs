@@ -148,7 +148,9 @@ pub trait Prefetch: fmt::Debug + Send {
 
 /// The policies by name.
 ///
-/// The default comes from `muninn sim evict`; `docs/SIMULATION.md` has the table.
+/// The default comes from `muninn sim evict`: `adaptive` finds all streams that `trend` finds, and
+/// those that run interleaved as well, and stays quiet when there are none. `docs/SIMULATION.md` has
+/// the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PrefetchPolicy {
     None,

@@ -7,8 +7,8 @@
 //! halves when fewer than a quarter are, down to the faulted page alone. At that size nothing is
 //! learnt any more, so one fault in 64 tries a few slots again.
 //!
-//! When three quarters are hits the pages are mapped at once, but one window in eight still goes
-//! through the buffer, to keep measuring.
+//! When half are hits the pages are mapped at once (that costs a fifth of the fault it saves), but one
+//! window in eight still goes through the buffer, to keep measuring.
 //!
 //! Known limit: the layout is as good as the evictions were; random victims make random neighbours.
 //! From: COMEX, sections 3.3.3 and 3.3.5 (16 pages in one read; read buffer of 4,096 pages).
@@ -57,7 +57,7 @@ impl SlotNeighbours {
         if judged < JUDGED_PAGES {
             return;
         }
-        self.confident = self.hits * 4 >= judged * 3;
+        self.confident = self.hits * 2 >= judged;
         if self.hits * 2 > judged {
             self.window_slots = (self.window_slots * 2).min(WINDOW_PAGES_MAX as u64);
         } else if self.hits * 4 < judged {
