@@ -11,6 +11,7 @@ compile_error!("muninn-sys is written for Linux on x86-64");
 pub mod affinity;
 pub mod clock;
 pub mod epoll;
+pub mod limits;
 pub mod memory;
 pub mod pagemap;
 pub mod pm_qos;

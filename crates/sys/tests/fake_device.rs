@@ -114,7 +114,7 @@ fn moves_follow_the_rules() {
         |device: &FakeFaultDevice, mode| unsafe { device.move_pages(stage.first(), program, mode) };
     assert_eq!(
         try_move(&device, HOLES),
-        Err(Partial::new(0, Cause::Absent)),
+        Err(Partial::new(0, Cause::Invalid)),
         "the destination belongs to the other device"
     );
     assert_eq!(
@@ -232,6 +232,10 @@ fn forks_unmaps_remaps_and_disorder() {
     // SAFETY: the memory of the fake belongs to the test.
     let shared = unsafe { device.move_pages(space.page(7), PageRange::one(space.page(2)), HOLES) };
     assert_eq!(shared, Err(Partial::new(0, Cause::Busy)));
+    events(&device);
+    space.touch(1, space.page(2), true);
+    // SAFETY: as above.
+    unsafe { device.move_pages(space.page(7), PageRange::one(space.page(2)), HOLES) }.unwrap();
 }
 
 #[test]
@@ -242,6 +246,12 @@ fn poison_sigbus_and_what_is_mapped_over() {
         .poison(PageRange::one(space.page(0)), Wake::Now)
         .unwrap();
     assert_eq!(space.touch(1, space.page(0), false), Touch::Sigbus);
+    assert_eq!(
+        device.zero(PageRange::one(space.page(0)), Wake::Now),
+        Err(Partial::new(0, Cause::Exists))
+    );
+    copy(&device, PageRange::one(space.page(0)), 3).unwrap();
+    assert_eq!(space.touch(1, space.page(0), false), Touch::Done);
     space.map_over(PageRange::one(space.page(1)));
     assert_eq!(space.touch(1, space.page(1), false), Touch::Done);
     assert_eq!(

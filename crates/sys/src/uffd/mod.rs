@@ -6,8 +6,8 @@
 //! again" is an ordinary answer here. Invariant: reading events neither blocks nor allocates, and
 //! a descriptor that comes with a fork event is never lost.
 //!
-//! Known limits: pages of 4 KiB only. Events may arrive out of causal order; mapping something
-//! else over a range takes it out of our hands without telling.
+//! Known limits: pages of 4 KiB only. Faults overtake events that came before them. Mapping
+//! something else over a range takes it out of our hands, and is told only with EVENT_UNMAP.
 
 mod device;
 mod event;
@@ -109,7 +109,8 @@ pub trait FaultDevice: Sized {
     /// `from` must be readable for the length of the range.
     unsafe fn copy(&self, to: PageRange, from: *const u8, mode: CopyMode) -> Result<(), Partial>;
 
-    /// Fills absent pages with zeros.
+    /// Fills absent pages with zeros. A mark (write protection of an absent page, poison) counts
+    /// as a page here and for moves; only [`FaultDevice::copy`] replaces it.
     fn zero(&self, range: PageRange, wake: Wake) -> Result<(), Partial>;
 
     /// Moves pages to absent pages from `to` on, which this device must have registered. They
@@ -135,7 +136,8 @@ pub trait FaultDevice: Sized {
     /// Maps pages that are in the page cache already (minor faults).
     fn resume(&self, range: PageRange, mode: CopyMode) -> Result<(), Partial>;
 
-    /// Makes absent pages raise SIGBUS when touched: their contents are lost for good.
+    /// Makes absent pages raise SIGBUS when touched: their contents are lost, until a copy brings
+    /// them back.
     fn poison(&self, range: PageRange, wake: Wake) -> Result<(), Partial>;
 
     /// Adds waiting events to the buffer, as many as it has room for, without blocking; how many.

@@ -142,9 +142,10 @@ impl FakeFaultDevice {
             .ok_or(Cause::Absent)
     }
 
+    /// A page of ours that is absent and bears no mark.
     fn vacant<'a>(&self, state: &'a mut State, page: PageNo) -> Result<&'a mut Page, Cause> {
         match self.owned(state, page)? {
-            entry if entry.present || entry.poisoned => Err(Cause::Exists),
+            entry if entry.present || entry.has_mark() => Err(Cause::Exists),
             entry => Ok(entry),
         }
     }
@@ -188,8 +189,13 @@ impl FaultDevice for FakeFaultDevice {
 
     unsafe fn copy(&self, to: PageRange, from: *const u8, mode: CopyMode) -> Result<(), Partial> {
         self.each(Call::Copy, to, Some(mode.wake), |state, page| {
-            let entry = self.vacant(state, page)?;
+            let entry = self.owned(state, page)?;
+            if entry.present {
+                return Err(Cause::Exists);
+            }
+            // Marks are replaced by a copy, and only by a copy.
             entry.present = true;
+            entry.poisoned = false;
             entry.write_protected = mode.write_protected;
             let offset = ((page.0 - to.first().0) as usize) * PAGE_SIZE;
             let mut bytes = [0; PAGE_SIZE];
@@ -219,6 +225,10 @@ impl FaultDevice for FakeFaultDevice {
             if page.unmapped {
                 return Err(Cause::Absent);
             }
+            self.owned(state, target).map_err(|_| Cause::Invalid)?;
+            if page.has_mark() {
+                return Err(Cause::BadSource);
+            }
             if !page.present {
                 return if mode.allow_holes {
                     Ok(())
@@ -226,7 +236,7 @@ impl FaultDevice for FakeFaultDevice {
                     Err(Cause::Absent)
                 };
             }
-            if page.busy {
+            if page.busy || page.shared {
                 return Err(Cause::Busy);
             }
             self.vacant(state, target)?.present = true;

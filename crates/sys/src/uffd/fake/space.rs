@@ -20,12 +20,21 @@ pub(super) struct Page {
     pub(super) present: bool,
     pub(super) write_protected: bool,
     pub(super) poisoned: bool,
-    /// Pinned, or shared after a fork: cannot be moved.
+    /// Pinned: cannot be moved.
     pub(super) busy: bool,
+    /// Shared after a fork: cannot be moved until it is written.
+    pub(super) shared: bool,
     /// Not mapped at all.
     pub(super) unmapped: bool,
     /// The device that answers for it, and for which touches.
     pub(super) owner: Option<(usize, RegisterMode)>,
+}
+
+impl Page {
+    /// Absent, but with a mark in the page table: poison, or protection ahead of the page.
+    pub(super) fn has_mark(&self) -> bool {
+        !self.present && (self.poisoned || self.write_protected)
+    }
 }
 
 /// What the kernel knows of one device.
@@ -158,7 +167,7 @@ impl FakeSpace {
         self.lock().pages.get(&page).is_some_and(|p| p.present)
     }
 
-    /// Marks pages as pinned (or shared after a fork): moves of them fail with EBUSY.
+    /// Marks pages as pinned: moves of them fail with EBUSY.
     pub fn set_busy(&self, range: PageRange, busy: bool) {
         self.lock().each(range, |page| page.busy = busy);
     }
@@ -216,7 +225,7 @@ impl FakeSpace {
     pub fn fork(&self) -> Result<FakeSpace, MemoryError> {
         let child = FakeSpace::new(self.range.pages())?;
         let mut state = self.lock();
-        state.each(self.range, |page| page.busy |= page.present);
+        state.each(self.range, |page| page.shared |= page.present);
         let mut child_ports = Vec::new();
         for port in &mut state.ports {
             child_ports.push(port.features.contains(Features::EVENT_FORK).then(|| {
@@ -257,12 +266,14 @@ impl State {
             Some((port, mode)) if protected && mode.write_protect => {
                 if self.ports[port].features.contains(Features::WP_ASYNC) {
                     entry.write_protected = false;
+                    entry.shared = false;
                     return Touch::Done;
                 }
                 (port, FaultKind::WriteProtected)
             }
             _ => {
                 entry.present = true;
+                entry.shared &= !write;
                 return Touch::Done;
             }
         };
@@ -333,6 +344,7 @@ impl State {
             page.present = false;
             page.write_protected = false;
             page.poisoned = false;
+            page.shared = false;
         });
     }
 
