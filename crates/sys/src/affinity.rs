@@ -4,7 +4,7 @@
 //! the kernel will really use, after cgroups and `taskset`, not what the machine has. Known limit:
 //! processors beyond number 1023 are not seen.
 
-use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid};
@@ -140,20 +140,23 @@ pub fn current_thread_id() -> i32 {
 #[derive(Debug, Default)]
 pub struct FakePlacement {
     cpus: Vec<usize>,
-    placed: RefCell<Vec<(Thread, Vec<usize>)>>,
+    placed: Mutex<Vec<(Thread, Vec<usize>)>>,
 }
 
 impl FakePlacement {
     pub fn new(cpus: &[usize]) -> FakePlacement {
         FakePlacement {
             cpus: cpus.to_vec(),
-            placed: RefCell::default(),
+            placed: Mutex::default(),
         }
     }
 
     /// All placements so far, in order.
     pub fn placed(&self) -> Vec<(Thread, Vec<usize>)> {
-        self.placed.borrow().clone()
+        self.placed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -170,7 +173,8 @@ impl Placement for FakePlacement {
                 source: Errno::INVAL,
             });
         }
-        self.placed.borrow_mut().push((thread, cpus.to_vec()));
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        placed.push((thread, cpus.to_vec()));
         Ok(())
     }
 }

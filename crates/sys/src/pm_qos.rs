@@ -5,9 +5,8 @@
 //! written to it. Invariant: the wish ends with the guard, also when the process is killed. Known
 //! limit: it is for all processors of the machine, costs power, and needs root or a udev rule.
 
-use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -70,14 +69,14 @@ pub fn keep_awake() -> Result<LatencyGuard, PmQosError> {
 /// Remembers which bounds are held; can be told to refuse.
 #[derive(Clone, Debug, Default)]
 pub struct FakeWakeLatency {
-    held: Rc<RefCell<Vec<u32>>>,
+    held: Arc<Mutex<Vec<u32>>>,
     refusal: Option<PmQosError>,
 }
 
 /// A bound of a [`FakeWakeLatency`].
 #[derive(Debug)]
 pub struct FakeLatencyGuard {
-    held: Rc<RefCell<Vec<u32>>>,
+    held: Arc<Mutex<Vec<u32>>>,
     bound: u32,
 }
 
@@ -91,7 +90,8 @@ impl FakeWakeLatency {
 
     /// The bound in force: the smallest that is held.
     pub fn bound(&self) -> Option<u32> {
-        self.held.borrow().iter().copied().min()
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.iter().copied().min()
     }
 }
 
@@ -102,9 +102,11 @@ impl WakeLatency for FakeWakeLatency {
         if let Some(refusal) = self.refusal {
             return Err(refusal);
         }
-        self.held.borrow_mut().push(latency_us_max);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.push(latency_us_max);
+        drop(held);
         Ok(FakeLatencyGuard {
-            held: Rc::clone(&self.held),
+            held: Arc::clone(&self.held),
             bound: latency_us_max,
         })
     }
@@ -112,7 +114,7 @@ impl WakeLatency for FakeWakeLatency {
 
 impl Drop for FakeLatencyGuard {
     fn drop(&mut self) {
-        let mut held = self.held.borrow_mut();
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = held.iter().position(|&bound| bound == self.bound) {
             held.swap_remove(at);
         }

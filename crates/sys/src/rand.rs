@@ -4,7 +4,7 @@
 //! [`SeededEntropy`], gives the same bytes for the same seed. Known limit: none worth naming; the
 //! kernel blocks until its generator is ready, which is long before we run.
 
-use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
 
 use muninn_types::SplitMix64;
 use rustix::io::Errno;
@@ -58,20 +58,24 @@ pub fn u64() -> u64 {
 /// The same bytes for the same seed. Never for secrets.
 #[derive(Debug)]
 pub struct SeededEntropy {
-    generator: RefCell<SplitMix64>,
+    generator: Mutex<SplitMix64>,
 }
 
 impl SeededEntropy {
     pub fn new(seed: u64) -> SeededEntropy {
         SeededEntropy {
-            generator: RefCell::new(SplitMix64::new(seed)),
+            generator: Mutex::new(SplitMix64::new(seed)),
         }
     }
 }
 
 impl Entropy for SeededEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        self.generator.borrow_mut().fill(bytes);
+        let mut generator = self
+            .generator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        generator.fill(bytes);
     }
 }
 

@@ -1,21 +1,22 @@
 //! Files of the kernel as a test wants them.
 //!
 //! Each path has a list of texts: every read from the start takes the next one and the last stays,
-//! so a test can let memory grow from look to look. Known limit: a fake never delivers fewer bytes
-//! than asked for unless told to by [`FakeProc::reading_at_most`].
+//! so a test can let memory grow from look to look. Known limit: a text is given out as it is at
+//! the first read; one that is read in several pieces should stand alone.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
 
 use rustix::io::Errno;
 
 use super::ProcSource;
 
+type Files = HashMap<String, VecDeque<Result<String, Errno>>>;
+
 /// Texts by path.
 #[derive(Debug, Default)]
 pub struct FakeProc {
-    files: RefCell<HashMap<String, VecDeque<Result<String, Errno>>>>,
-    read_max: Option<usize>,
+    files: Mutex<Files>,
 }
 
 impl FakeProc {
@@ -37,29 +38,27 @@ impl FakeProc {
         self
     }
 
-    /// Delivers at most this many bytes per read, as the kernel may.
-    #[must_use]
-    pub fn reading_at_most(mut self, bytes: usize) -> FakeProc {
-        self.read_max = Some(bytes.max(1));
-        self
-    }
-
     pub fn push(&self, path: &str, text: Result<String, Errno>) {
-        let mut files = self.files.borrow_mut();
+        let mut files = self.files();
         files.entry(path.to_string()).or_default().push_back(text);
+    }
+}
+
+impl FakeProc {
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl ProcSource for FakeProc {
     fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let mut files = self.files.borrow_mut();
+        let mut files = self.files();
         let texts = files.get_mut(path).ok_or(Errno::NOENT)?;
         let text = texts.front().cloned().ok_or(Errno::NOENT)??;
         let rest = text.as_bytes().get(offset as usize..).unwrap_or_default();
-        let n = rest
-            .len()
-            .min(buffer.len())
-            .min(self.read_max.unwrap_or(usize::MAX));
+        let n = rest.len().min(buffer.len());
         buffer[..n].copy_from_slice(&rest[..n]);
         // The last piece has been delivered: the next reader gets the next text.
         if n == rest.len() && texts.len() > 1 && (n < buffer.len() || offset == 0) {

@@ -35,7 +35,7 @@ pub enum ProcError {
 
 /// Something that can read files of the kernel.
 pub trait ProcSource {
-    /// Reads from `offset` into `buffer`; 0 at the end.
+    /// Reads from `offset` until `buffer` is full or the text ends; 0 at the end.
     fn read_at(&self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno>;
 }
 
@@ -81,6 +81,29 @@ pub fn read_text(source: &impl ProcSource, path: &str) -> Result<String, ProcErr
     let mut buffer = vec![0; TEXT_MAX];
     let n = read_into(source, path, &mut buffer)?;
     Ok(String::from_utf8_lossy(&buffer[..n]).into_owned())
+}
+
+/// Longest text [`read_long_text`] takes in.
+const LONG_TEXT_MAX: usize = 4 << 20;
+
+/// A file of the kernel that may be long, such as the list of mounts.
+pub fn read_long_text(source: &impl ProcSource, path: &str) -> Result<String, ProcError> {
+    let mut text = Vec::new();
+    let mut piece = vec![0; TEXT_MAX];
+    while text.len() < LONG_TEXT_MAX {
+        let n = source
+            .read_at(path, text.len() as u64, &mut piece)
+            .map_err(|source| ProcError::Read {
+                path: path.to_string(),
+                source,
+            })?;
+        text.extend_from_slice(&piece[..n]);
+        // A short read is the end: sources fill the buffer as long as there is text.
+        if n < piece.len() {
+            break;
+        }
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// A file that holds one number, such as those of `/proc/sys` and `/sys`.

@@ -5,10 +5,9 @@
 //! messages at any byte, answer "would block" at the worst moment, or end the connection. Known
 //! limit: there is no descriptor to wait for; tests call again instead.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -32,57 +31,61 @@ struct Pipe {
     closed: bool,
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// One end of a connection in memory.
 #[derive(Debug)]
 pub struct FakeStream {
-    incoming: Rc<RefCell<Pipe>>,
-    outgoing: Rc<RefCell<Pipe>>,
-    reads: RefCell<VecDeque<Step>>,
-    writes: RefCell<VecDeque<Step>>,
+    incoming: Arc<Mutex<Pipe>>,
+    outgoing: Arc<Mutex<Pipe>>,
+    reads: Mutex<VecDeque<Step>>,
+    writes: Mutex<VecDeque<Step>>,
 }
 
 impl FakeStream {
     pub fn pair() -> (FakeStream, FakeStream) {
-        let (there, back) = (Rc::default(), Rc::default());
+        let (there, back) = (Arc::default(), Arc::default());
         (
-            FakeStream::of(Rc::clone(&back), Rc::clone(&there)),
+            FakeStream::of(Arc::clone(&back), Arc::clone(&there)),
             FakeStream::of(there, back),
         )
     }
 
-    fn of(incoming: Rc<RefCell<Pipe>>, outgoing: Rc<RefCell<Pipe>>) -> FakeStream {
+    fn of(incoming: Arc<Mutex<Pipe>>, outgoing: Arc<Mutex<Pipe>>) -> FakeStream {
         FakeStream {
             incoming,
             outgoing,
-            reads: RefCell::default(),
-            writes: RefCell::default(),
+            reads: Mutex::default(),
+            writes: Mutex::default(),
         }
     }
 
     pub fn script_reads(&self, steps: impl IntoIterator<Item = Step>) {
-        self.reads.borrow_mut().extend(steps);
+        lock(&self.reads).extend(steps);
     }
 
     pub fn script_writes(&self, steps: impl IntoIterator<Item = Step>) {
-        self.writes.borrow_mut().extend(steps);
+        lock(&self.writes).extend(steps);
     }
 
     /// Ends the connection for both ends; bytes under way are still read.
     pub fn close(&self) {
-        self.incoming.borrow_mut().closed = true;
-        self.outgoing.borrow_mut().closed = true;
+        lock(&self.incoming).closed = true;
+        lock(&self.outgoing).closed = true;
     }
 
     /// `Err` holds an answer that needs no bytes moved, `Ok` the most that may be moved.
-    fn next(&self, script: &RefCell<VecDeque<Step>>) -> Result<usize, Result<Transfer, Errno>> {
-        match script.borrow_mut().pop_front() {
+    fn next(&self, script: &Mutex<VecDeque<Step>>) -> Result<usize, Result<Transfer, Errno>> {
+        match lock(script).pop_front() {
             None => Ok(usize::MAX),
             Some(Step::AtMost(n)) => Ok(n.max(1)),
             Some(Step::WouldBlock) => Err(Ok(Transfer::WouldBlock)),
             Some(Step::Fail(errno)) => Err(Err(errno)),
             Some(Step::Close) => {
                 self.close();
-                self.incoming.borrow_mut().bytes.clear();
+                lock(&self.incoming).bytes.clear();
                 Err(Ok(Transfer::Closed))
             }
         }
@@ -95,7 +98,7 @@ impl ByteStream for FakeStream {
             Ok(most) => most,
             Err(answer) => return answer,
         };
-        let mut pipe = self.incoming.borrow_mut();
+        let mut pipe = lock(&self.incoming);
         if pipe.bytes.is_empty() {
             return Ok(if pipe.closed {
                 Transfer::Closed
@@ -117,7 +120,7 @@ impl ByteStream for FakeStream {
             Ok(most) => most,
             Err(answer) => return answer,
         };
-        let mut pipe = self.outgoing.borrow_mut();
+        let mut pipe = lock(&self.outgoing);
         if pipe.closed {
             return Ok(Transfer::Closed);
         }

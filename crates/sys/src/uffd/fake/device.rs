@@ -3,8 +3,8 @@
 //! Invariant: a request does its pages in order and stops at the first it cannot do; with pages
 //! done it answers EAGAIN, without it answers the reason, as the kernel does.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use muninn_types::{PAGE_SIZE, PageNo, SplitMix64};
@@ -43,7 +43,7 @@ pub enum Script {
 pub struct FakeFaultDevice {
     space: FakeSpace,
     port: usize,
-    script: RefCell<VecDeque<(Call, Script)>>,
+    script: Mutex<VecDeque<(Call, Script)>>,
 }
 
 impl FakeFaultDevice {
@@ -51,7 +51,7 @@ impl FakeFaultDevice {
         FakeFaultDevice {
             space,
             port,
-            script: RefCell::default(),
+            script: Mutex::default(),
         }
     }
 
@@ -65,7 +65,7 @@ impl FakeFaultDevice {
 
     /// Decides about the next request of this kind that has no decision yet.
     pub fn script(&self, call: Call, script: Script) {
-        self.script.borrow_mut().push_back((call, script));
+        self.plan().push_back((call, script));
     }
 
     /// Puts an event into the queue, whatever the space says.
@@ -85,8 +85,12 @@ impl FakeFaultDevice {
         self.space.lock().ports[self.port].events.len()
     }
 
+    fn plan(&self) -> MutexGuard<'_, VecDeque<(Call, Script)>> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn scripted(&self, call: Call) -> Script {
-        let mut script = self.script.borrow_mut();
+        let mut script = self.plan();
         let position = script.iter().position(|(kind, _)| *kind == call);
         position
             .and_then(|at| script.remove(at))
