@@ -1,7 +1,8 @@
 //! The definitions that parsing, help, completions and the man page are all made from.
 
-use crate::cmd;
+use crate::{cmd, config};
 use clap::{CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Far memory for ordinary Linux machines.
@@ -10,18 +11,49 @@ use std::process::ExitCode;
     name = "muninn",
     version,
     max_term_width = 100,
-    propagate_version = true
+    propagate_version = true,
+    after_help = "\
+Examples:
+  muninn serve --memory 4GiB       give memory to the pool, on this machine
+  muninn status                    who uses it
+  muninn doctor                    what this machine can do
+
+Options are also read from MUNINN_* variables, and below them from muninn.toml.
+Exit codes: 0 success, 1 failed, 2 a wrong value, 3 a server was not reached or refused,
+4 something is lacking here, 5 a check did not hold."
 )]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+
+    /// Configuration file [default: ./muninn.toml, else muninn/muninn.toml in $XDG_CONFIG_HOME,
+    /// else /etc/muninn.toml]
+    #[arg(long, global = true, env = "MUNINN_CONFIG", value_name = "PATH")]
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Give memory of this machine to the pool
+    Serve(Box<cmd::serve::Args>),
+    /// Show servers, sessions, grants and traffic
+    Status(cmd::status::Args),
+    /// Ask a server's clients to give its memory back
+    Drain(cmd::drain::Args),
+    /// Show what this machine can do, what is missing, and how to get it
+    Doctor(cmd::doctor::Args),
+    /// Write a fresh key for servers and their clients
+    Keygen(cmd::keygen::Args),
+    /// Measure, side by side with the alternatives
+    #[command(subcommand)]
+    Bench(cmd::bench::Bench),
     /// Simulate a rack, a network, or a page cache
     #[command(subcommand)]
     Sim(cmd::sim::Sim),
+    /// Print a script with which a shell completes commands
+    Completions(cmd::completions::Args),
+    /// Print the manual page, or write all of them
+    Man(cmd::man::Args),
 }
 
 pub fn command() -> clap::Command {
@@ -30,8 +62,17 @@ pub fn command() -> clap::Command {
 
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    let config = || config::load(cli.config.as_deref());
     let outcome = match &cli.command {
+        Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
+        Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
+        Command::Drain(args) => config().and_then(|config| cmd::drain::run(args, &config)),
+        Command::Doctor(args) => cmd::doctor::run(args),
+        Command::Keygen(args) => cmd::keygen::run(args),
+        Command::Bench(bench) => cmd::bench::run(bench),
         Command::Sim(sim) => cmd::sim::run(sim),
+        Command::Completions(args) => cmd::completions::run(args),
+        Command::Man(args) => cmd::man::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

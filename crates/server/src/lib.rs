@@ -16,6 +16,7 @@ use event_loop::{EventLoop, LoopOptions, Mailbox};
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
 use muninn_proto::server::{Pool, PoolConfig, PoolStats, Shard, Shared, SharedConfig};
+use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
 use muninn_sys::socket::{Address, ListenError, Listener};
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, SessionId};
@@ -49,6 +50,8 @@ pub struct ServerConfig {
     pub huge: HugePages,
     /// Keep CPUs from sleeping while there are sessions.
     pub keep_awake: bool,
+    /// Bind event loops to this CPU and those after it.
+    pub cpu: Option<usize>,
 }
 
 impl Default for ServerConfig {
@@ -70,6 +73,7 @@ impl Default for ServerConfig {
             prealloc: false,
             huge: HugePages::Auto,
             keep_awake: true,
+            cpu: None,
         }
     }
 }
@@ -222,10 +226,17 @@ impl Server {
             let entropy = Box::new(muninn_sys::rand::fill);
             let shard = Shard::new(index as u8, Arc::clone(&shared), entropy);
             let listeners = listeners.take().unwrap_or_default();
+            let cpu = config.cpu.map(|first| first + index);
             let mailboxes = Arc::clone(&mailboxes);
             let event_loop =
                 EventLoop::new(index, shard, listeners, mailboxes, options).map_err(start)?;
-            let thread = spawn(&format!("muninn-loop-{index}"), move || event_loop.run())?;
+            let thread = spawn(&format!("muninn-loop-{index}"), move || {
+                if let Some(cpu) = cpu {
+                    // A CPU that is not there leaves the loop unbound.
+                    let _ = affinity::pin(Thread::Current, cpu);
+                }
+                event_loop.run();
+            })?;
             server.threads.push(thread);
         }
         let wiper_stop = Arc::clone(&stop);

@@ -1,3 +1,11 @@
 //! One module for each command: `Args` (what clap reads) and `run`.
 
+pub mod bench;
+pub mod completions;
+pub mod doctor;
+pub mod drain;
+pub mod keygen;
+pub mod man;
+pub mod serve;
 pub mod sim;
+pub mod status;
