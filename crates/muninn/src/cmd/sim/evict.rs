@@ -285,7 +285,9 @@ fn print_summary(rows: &[Row], pairs: &[summary::Pair]) {
         "Estimated ns for each access, shm / tcp, with {evict}\n\n{table}\n"
     ));
 
-    let mut table = ui::Table::new(["evict", "prefetch", "score", "shm", "tcp", "worst"]);
+    let mut table = ui::Table::new([
+        "evict", "prefetch", "score", "shm", "tcp", "worst", "ns shm", "ns tcp",
+    ]);
     for pair in pairs.iter().take(PAIRS_PRINTED) {
         table.row([
             pair.evict.clone(),
@@ -294,10 +296,13 @@ fn print_summary(rows: &[Row], pairs: &[summary::Pair]) {
             format!("{:.3}", pair.score_shm),
             format!("{:.3}", pair.score_tcp),
             format!("{:.2}", pair.worst),
+            format!("{:.0}", pair.time_ns_shm),
+            format!("{:.0}", pair.time_ns_tcp),
         ]);
     }
     ui::print_out(&format!(
-        "Best pairs: time relative to the best pair of each trace and local ratio, geometric mean\n\n{table}\n\n\
+        "Best pairs: time relative to the best pair of each trace and local ratio, and time for each\n\
+         access (100 ns of its own included); geometric means\n\n{table}\n\n\
          The pager's defaults: {} and {}. --json has every row.",
         EvictPolicy::default(),
         PrefetchPolicy::default()
