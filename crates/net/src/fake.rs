@@ -1,16 +1,17 @@
 //! A transport without a server: memory of this process, for tests of what stands on transports.
 //!
 //! Behaves as a server does where a client can tell: fresh grants read as zeros, ids are not used
-//! twice, bounds are checked, shared grants are immutable.
+//! twice, bounds are checked, shared grants are immutable, what is refused is not done in part.
+//! Known limit: a ticket is good only while its grants are held, as there is only one session.
 
 use crate::error::NetError;
-use crate::lane::{Done, Lane, Op};
+use crate::lane::{Done, Lane, Op, check_grants, checked_total};
 use crate::session::DATA_WINDOW;
 use crate::transport::{Kind, Transport};
 use muninn_proto::client::{Answer, Completion, Control, OpError, Verb};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, GrantId, LaneKind, SegmentId};
-use muninn_wire::{DrainReport, ErrorCode, GrantInfo, Refusal, Seg};
+use muninn_wire::{DrainReport, ErrorCode, GrantInfo, Refusal, Seg, TICKET_LEN};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,8 +27,12 @@ struct State {
     grants: HashMap<GrantId, FakeGrant>,
     next: u64,
     capacity: u64,
+    tickets: HashMap<[u8; TICKET_LEN], Vec<GrantId>>,
     lost: Option<String>,
 }
+
+/// The largest grant, whatever the capacity.
+const GRANT_MAX: Bytes = Bytes::mib(64);
 
 /// A session with memory of its own. Clones share it.
 #[derive(Clone, Debug)]
@@ -61,10 +66,14 @@ impl State {
         offset: u32,
         change: impl FnOnce(u64) -> u64,
     ) -> Result<Answer, OpError> {
+        let seg = Seg::new(grant, offset, 8);
+        let held = self.grants.get(&grant);
+        held.ok_or_else(|| refused(ErrorCode::NoGrant, grant.0, 0))?;
         if !offset.is_multiple_of(8) {
             return Err(refused(ErrorCode::Misaligned, 0, 0));
         }
-        let bytes = self.range(&Seg::new(grant, offset, 8), true)?;
+        self.range(&seg, false)?;
+        let bytes = self.range(&seg, true)?;
         let old = u64::from_le_bytes((&*bytes).try_into().unwrap_or_default());
         bytes.copy_from_slice(&change(old).to_le_bytes());
         Ok(Answer::Old(old))
@@ -78,10 +87,12 @@ impl State {
             Verb::Read(segs) | Verb::Write(segs) => {
                 let writing = matches!(op.verb, Verb::Write(_));
                 let mut data = op.data.as_mut();
+                checked_total(segs, data)?;
                 for seg in segs {
-                    let (now, later) = data
-                        .split_at_mut_checked(seg.len as usize)
-                        .ok_or(OpError::DataTooShort)?;
+                    self.range(seg, writing)?;
+                }
+                for seg in segs {
+                    let (now, later) = data.split_at_mut(seg.len as usize);
                     let range = self.range(seg, writing)?;
                     if writing {
                         range.copy_from_slice(now)
@@ -109,12 +120,29 @@ impl State {
         }
     }
 
+    fn max_grant(&self) -> u64 {
+        let largest = self.capacity.clamp(1, GRANT_MAX.0);
+        1 << largest.ilog2()
+    }
+
+    fn check_held(&self, ids: &[GrantId]) -> Result<(), OpError> {
+        check_grants(ids)?;
+        match ids.iter().find(|id| !self.grants.contains_key(id)) {
+            Some(id) => Err(refused(ErrorCode::NoGrant, id.0, 0)),
+            None => Ok(()),
+        }
+    }
+
     fn control(&mut self, control: Control) -> Result<Answer, OpError> {
         if let Some(why) = &self.lost {
             return Err(OpError::SessionLost(why.clone()));
         }
         match control {
             Control::Grant { bytes } => {
+                let max = self.max_grant();
+                if bytes == 0 || bytes > max {
+                    return Err(refused(ErrorCode::BadSize, bytes, max));
+                }
                 let bytes = Bytes::pages(Bytes(bytes).pages_up().next_power_of_two()).0;
                 let used: u64 = self.grants.values().map(|g| g.bytes.len() as u64).sum();
                 if used + bytes > self.capacity {
@@ -127,29 +155,35 @@ impl State {
                     frozen: false,
                 };
                 self.grants.insert(grant, memory);
-                Ok(Answer::Granted(GrantInfo {
-                    grant,
-                    bytes,
-                    segment: SegmentId(0),
-                    incarnation: 0,
-                    segment_bytes: bytes,
-                    segment_offset: 0,
-                    descriptor: false,
-                }))
+                Ok(Answer::Granted(describe(grant, bytes)))
             }
             Control::Release(ids) => {
-                if let Some(id) = ids.iter().find(|id| !self.grants.contains_key(id)) {
-                    return Err(refused(ErrorCode::NoGrant, id.0, 0));
-                }
+                self.check_held(&ids)?;
                 self.grants.retain(|id, _| !ids.contains(id));
                 Ok(Answer::Done)
             }
             Control::Share(ids) => {
-                for id in ids {
-                    let missing = refused(ErrorCode::NoGrant, id.0, 0);
-                    self.grants.get_mut(&id).ok_or(missing)?.frozen = true;
+                self.check_held(&ids)?;
+                for id in &ids {
+                    if let Some(grant) = self.grants.get_mut(id) {
+                        grant.frozen = true;
+                    }
                 }
-                Ok(Answer::Ticket([0; 16]))
+                self.next += 1;
+                let ticket = u128::from(self.next).to_le_bytes();
+                self.tickets.insert(ticket, ids);
+                Ok(Answer::Ticket(ticket))
+            }
+            Control::Adopt { ticket } => {
+                let ids = self.tickets.remove(&ticket).unwrap_or_default();
+                let held = ids.iter().filter_map(|id| Some((id, self.grants.get(id)?)));
+                let infos: Vec<_> = held
+                    .map(|(id, grant)| describe(*id, grant.bytes.len() as u64))
+                    .collect();
+                if infos.is_empty() {
+                    return Err(refused(ErrorCode::NoTicket, 0, 0));
+                }
+                Ok(Answer::Adopted(infos))
             }
             Control::Heartbeat | Control::Drain { .. } => Ok(Answer::Report(DrainReport {
                 draining: false,
@@ -158,9 +192,20 @@ impl State {
                 holders: 0,
             })),
             Control::Goodbye => Ok(Answer::Done),
-            Control::Adopt { .. } => Err(refused(ErrorCode::NoTicket, 0, 0)),
             Control::Status { .. } => Ok(Answer::Status(Box::default())),
         }
+    }
+}
+
+fn describe(grant: GrantId, bytes: u64) -> GrantInfo {
+    GrantInfo {
+        grant,
+        bytes,
+        segment: SegmentId(0),
+        incarnation: 0,
+        segment_bytes: bytes,
+        segment_offset: 0,
+        descriptor: false,
     }
 }
 
@@ -207,7 +252,7 @@ impl Transport for FakeTransport {
         "fake"
     }
     fn max_grant(&self) -> Bytes {
-        Bytes::mib(64)
+        Bytes(self.lock().max_grant())
     }
     fn lease(&self) -> Duration {
         Duration::from_secs(10)

@@ -113,6 +113,17 @@ struct FaultyLane {
 }
 
 impl FaultyLane {
+    /// Waits for all that is under way; false if that does not come to an end.
+    fn settle(&mut self) -> bool {
+        while self.inner.under_way() > 0 {
+            match self.inner.poll(self.inner.deadline()) {
+                Some(done) => self.late.push_back((0, done)),
+                None => return false,
+            }
+        }
+        true
+    }
+
     fn finish_now(&mut self, operation: Op, result: Result<Answer, OpError>) {
         self.late.push_back((0, Done { operation, result }));
     }
@@ -129,6 +140,10 @@ impl Lane for FaultyLane {
             return Ok(());
         }
         let fault = lock(&self.faults.script).pop_front().unwrap_or(Fault::Pass);
+        if matches!(fault, Fault::Delay(_) | Fault::Corrupt) && !self.settle() {
+            lock(&self.faults.script).push_front(fault);
+            return Err(op);
+        }
         let (delay, corrupt) = match fault {
             Fault::Pass => return self.inner.post(op),
             Fault::Refuse(refusal) => {
@@ -147,7 +162,7 @@ impl Lane for FaultyLane {
             Fault::Corrupt => (0, true),
         };
         self.inner.post(op)?;
-        // The script speaks of this operation, so it is waited for here.
+        // The script speaks of this operation, so it is waited for here; no other is under way.
         let Some(mut done) = self.inner.poll(self.inner.deadline()) else {
             return Ok(());
         };

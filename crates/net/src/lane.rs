@@ -5,7 +5,7 @@ use crate::error::NetError;
 use muninn_proto::client::{Answer, Completion, OpError, Operation, Verb};
 use muninn_sys::socket::Address;
 use muninn_types::{Class, GrantId, Nanos};
-use muninn_wire::Seg;
+use muninn_wire::{DecodeError, MAX_GRANTS, MAX_PAYLOAD, MAX_SEGS, Seg};
 use std::time::Duration;
 
 pub type Op = Operation<Buffer>;
@@ -13,6 +13,38 @@ pub type Done = Completion<Buffer>;
 
 /// The token of operations that the plain calls post. Those of callers should be below.
 pub const PLAIN_TOKEN: u64 = u64::MAX;
+
+/// Bytes of the segments, refused as a server's lane refuses them: no segments, too many, empty
+/// ones, more than fit a frame, or a buffer that is too short.
+pub(crate) fn checked_total(segs: &[Seg], data: &[u8]) -> Result<usize, OpError> {
+    let bad = || OpError::BadSegments(DecodeError::Value);
+    if segs.is_empty() || segs.len() > MAX_SEGS {
+        return Err(bad());
+    }
+    let mut total = 0;
+    for seg in segs {
+        if seg.len == 0 || seg.len as usize > MAX_PAYLOAD {
+            return Err(bad());
+        }
+        total += seg.len as usize;
+    }
+    if total > MAX_PAYLOAD {
+        return Err(bad());
+    }
+    if total > data.len() {
+        return Err(OpError::DataTooShort);
+    }
+    Ok(total)
+}
+
+/// Refuses lists of grants as a server's lane does: none, too many, or one of them twice.
+pub(crate) fn check_grants(ids: &[GrantId]) -> Result<(), OpError> {
+    let distinct = (ids.iter().enumerate()).all(|(i, id)| !ids[..i].contains(id));
+    if ids.is_empty() || ids.len() > MAX_GRANTS || !distinct {
+        return Err(OpError::BadSegments(DecodeError::Value));
+    }
+    Ok(())
+}
 
 /// Data operations of one thread at one server. Bounded: [`Lane::post`] gives an operation back
 /// when too many are under way.

@@ -5,15 +5,19 @@ use crate::error::NetError;
 use crate::lane::{Lane, PLAIN_TOKEN};
 use crate::wire_lane::WireLane;
 use muninn_proto::auth::{Key, SessionSecret};
-use muninn_proto::client::{Answer, Control, Handshake, Next, Opened, Operation, Purpose, Verb};
+use muninn_proto::client::{
+    Answer, Control, Handshake, Lane as LaneMachine, Next, Opened, Operation, Purpose, Verb,
+};
 use muninn_proto::framing::FrameBuffer;
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, ByteStream, Stream, Transfer};
 use muninn_sys::{clock, proc, rand};
 use muninn_types::{Bytes, Class, LaneId, LaneKind, Nanos, SessionId};
-use muninn_wire::{DrainReport, ErrorCode, Notice, ShortText, StatusPage, Transport as Wire};
+use muninn_wire::{
+    DrainReport, ErrorCode, Notice, Refusal, ShortText, StatusPage, Transport as Wire,
+};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -110,6 +114,24 @@ pub(crate) fn open_stream(
     }
 }
 
+/// Which lanes a session may still have. A lane that was given back is used again together with
+/// its machine: the server remembers the tags of a lane, so they must go on counting.
+#[derive(Debug)]
+struct LaneIds {
+    next: u8,
+    idle: Vec<(LaneId, LaneMachine<Buffer>)>,
+}
+
+impl Default for LaneIds {
+    fn default() -> LaneIds {
+        // 0 carries control.
+        LaneIds {
+            next: 1,
+            idle: Vec::new(),
+        }
+    }
+}
+
 /// What all lanes of a session know.
 #[derive(Debug)]
 pub struct SessionCore {
@@ -127,7 +149,7 @@ pub struct SessionCore {
     /// When a request was sent that the server answered: its lease runs from then or later.
     last_sure: AtomicU64,
     lost: OnceLock<String>,
-    next_lane: AtomicU8,
+    lanes: Mutex<LaneIds>,
     resumes: AtomicU64,
     drain_left_ms: AtomicU64,
 }
@@ -163,8 +185,25 @@ impl SessionCore {
     pub fn resumes(&self) -> u64 {
         self.resumes.load(Relaxed)
     }
-    pub fn next_lane(&self) -> LaneId {
-        LaneId(self.next_lane.fetch_add(1, Relaxed))
+    fn lane_ids(&self) -> MutexGuard<'_, LaneIds> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// An unused lane, if the session may have one more.
+    fn take_lane(&self) -> Option<(LaneId, LaneMachine<Buffer>)> {
+        let mut lanes = self.lane_ids();
+        if let Some(idle) = lanes.idle.pop() {
+            return Some(idle);
+        }
+        let id = LaneId(lanes.next);
+        (id.0 < LANES_MAX).then(|| {
+            lanes.next += 1;
+            (id, LaneMachine::new(DATA_WINDOW))
+        })
+    }
+    pub fn give_back_lane(&self, id: LaneId, machine: LaneMachine<Buffer>) {
+        if id != LaneId(0) {
+            self.lane_ids().idle.push((id, machine));
+        }
     }
     /// The server asks for its memory back within this time.
     pub fn drain_left(&self) -> Option<Duration> {
@@ -207,6 +246,8 @@ struct Keeper {
 /// The most requests under way on a control lane, and on a data lane.
 const CONTROL_WINDOW: usize = 8;
 pub const DATA_WINDOW: usize = 64;
+/// The most lanes of a session, as the server has it; one of them carries control.
+const LANES_MAX: u8 = 16;
 
 impl Session {
     pub fn open(
@@ -234,7 +275,7 @@ impl Session {
             last_heard: AtomicU64::new(clock::now().0),
             last_sure: AtomicU64::new(started.0),
             lost: OnceLock::new(),
-            next_lane: AtomicU8::new(1),
+            lanes: Mutex::default(),
             resumes: AtomicU64::new(0),
             drain_left_ms: AtomicU64::new(0),
         });
@@ -243,7 +284,7 @@ impl Session {
             LaneId(0),
             LaneKind::Control,
             Some(stream),
-            CONTROL_WINDOW,
+            LaneMachine::new(CONTROL_WINDOW),
         );
         let control = Arc::new(Mutex::new(control));
         let keeper = keep(Arc::clone(&core), Arc::clone(&control));
@@ -254,9 +295,13 @@ impl Session {
         })
     }
 
-    pub fn lane(&self, kind: LaneKind) -> WireLane {
-        let id = self.core.next_lane();
-        WireLane::new(Arc::clone(&self.core), id, kind, None, DATA_WINDOW)
+    pub fn lane(&self, kind: LaneKind) -> Result<WireLane, NetError> {
+        let Some((id, machine)) = self.core.take_lane() else {
+            let refusal = Refusal::with(ErrorCode::TooManyLanes, u64::from(LANES_MAX), 0);
+            return Err(NetError::Refused(self.core.address.clone(), refusal));
+        };
+        let core = Arc::clone(&self.core);
+        Ok(WireLane::new(core, id, kind, None, machine))
     }
 
     fn lock(&self) -> MutexGuard<'_, WireLane> {
@@ -420,7 +465,7 @@ impl Observer {
             last_heard: AtomicU64::new(clock::now().0),
             last_sure: AtomicU64::new(0),
             lost: OnceLock::new(),
-            next_lane: AtomicU8::new(1),
+            lanes: Mutex::default(),
             resumes: AtomicU64::new(0),
             drain_left_ms: AtomicU64::new(0),
         });
@@ -429,7 +474,7 @@ impl Observer {
             LaneId(0),
             LaneKind::Control,
             Some(stream),
-            CONTROL_WINDOW,
+            LaneMachine::new(CONTROL_WINDOW),
         );
         Ok(Observer { core, lane })
     }

@@ -2,17 +2,19 @@
 //!
 //! The server's CPU has no part in an access, so the server cannot say no either: what keeps a
 //! client from using memory that it has lost is the lease. An access is good if the lease was still
-//! running when it ended; the clock is asked after each. Copies survive that the server takes the
-//! memory back in the middle of one (`guarded_copy`), and report it.
+//! running when it ended; the clock is asked after each. Copies and atomic operations survive that
+//! the server takes the memory back in the middle of one (`guarded_copy`), and report it.
 
 use crate::error::NetError;
-use crate::lane::{Done, Lane, Op};
+use crate::lane::{Done, Lane, Op, checked_total};
 use crate::session::{DATA_WINDOW, Session, SessionCore, SessionOptions};
 use crate::transport::{Kind, Mapped, Transport};
 use crate::wire_lane::WireLane;
 use muninn_proto::client::{Answer, Completion, Control, OpError, Verb};
 use muninn_sys::clock;
-use muninn_sys::memory::{Access, Mapping, guarded_copy};
+use muninn_sys::memory::{
+    Access, BusFault, Mapping, guarded_compare_swap, guarded_copy, guarded_fetch_add,
+};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, GrantId, LaneKind};
 use muninn_wire::{ErrorCode, GrantInfo, Refusal, Seg, Transport as Wire};
@@ -83,13 +85,15 @@ impl Table {
         Ok(())
     }
 
-    /// Drops grants, and the mappings of segments that have none left.
-    fn remove(&self, grants: &[GrantId]) {
+    /// Drops grants, and the mappings of segments that have none left. Gives back what it dropped.
+    fn remove(&self, grants: &[GrantId]) -> Vec<(GrantId, Mapped, (u32, u32))> {
+        let mut removed = Vec::with_capacity(grants.len());
         let mut maps = self.write();
         for grant in grants {
-            let Some((_, key)) = maps.grants.remove(grant) else {
+            let Some((mapped, key)) = maps.grants.remove(grant) else {
                 continue;
             };
+            removed.push((*grant, mapped, key));
             if let Some((_, users)) = maps.segments.get_mut(&key) {
                 *users -= 1;
                 if *users == 0 {
@@ -98,14 +102,44 @@ impl Table {
             }
         }
         self.changes.fetch_add(1, Ordering::Release);
+        removed
     }
 
-    /// Shared grants are immutable from then on.
-    fn freeze(&self, grants: &[GrantId]) {
+    /// The server refused to take them: they are still ours.
+    fn restore(&self, removed: Vec<(GrantId, Mapped, (u32, u32))>) {
+        let mut maps = self.write();
+        for (grant, mapped, key) in removed {
+            let map = &mapped.map;
+            let (_, users) = maps
+                .segments
+                .entry(key)
+                .or_insert_with(|| (Arc::clone(map), 0));
+            *users += 1;
+            maps.grants.insert(grant, (mapped, key));
+        }
+    }
+
+    /// Shared grants are immutable from then on. Gives back those that were not before.
+    fn freeze(&self, grants: &[GrantId]) -> Vec<GrantId> {
+        let mut frozen = Vec::with_capacity(grants.len());
+        let mut maps = self.write();
+        for grant in grants {
+            if let Some((mapped, _)) = maps.grants.get_mut(grant)
+                && std::mem::replace(&mut mapped.writable, false)
+            {
+                frozen.push(*grant);
+            }
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+        frozen
+    }
+
+    /// The server refused to share them.
+    fn thaw(&self, grants: &[GrantId]) {
         let mut maps = self.write();
         for grant in grants {
             if let Some((mapped, _)) = maps.grants.get_mut(grant) {
-                mapped.writable = false;
+                mapped.writable = true;
             }
         }
         self.changes.fetch_add(1, Ordering::Release);
@@ -165,12 +199,14 @@ impl Transport for ShmSession {
 
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
         // Once the server has them back, nothing here may point at them; so they go first.
-        if let Control::Release(grants) = &control {
-            self.table.remove(grants);
-        }
-        if let Control::Share(grants) = &control {
-            self.table.freeze(grants);
-        }
+        let removed = match &control {
+            Control::Release(grants) => self.table.remove(grants),
+            _ => Vec::new(),
+        };
+        let frozen = match &control {
+            Control::Share(grants) => self.table.freeze(grants),
+            _ => Vec::new(),
+        };
         let answered = self.session.call_with(control, deadline, |answer, lane| {
             match &answer {
                 Answer::Granted(info) => self.table.add(info, true, lane)?,
@@ -182,8 +218,13 @@ impl Transport for ShmSession {
                 _ => {}
             }
             Ok(answer)
-        })?;
-        answered.map_err(|why| self.map_error(why))
+        });
+        // Refused is surely not done. After anything else the server may have done it.
+        if let Err(NetError::Refused(..) | NetError::Operation(_)) = &answered {
+            self.table.restore(removed);
+            self.table.thaw(&frozen);
+        }
+        answered?.map_err(|why| self.map_error(why))
     }
 
     fn mapped(&self, grant: GrantId) -> Option<Mapped> {
@@ -235,11 +276,11 @@ impl ShmLane {
     /// Address of a segment, checked against its grant.
     fn place(&mut self, seg: &Seg, writing: bool) -> Result<*mut u8, OpError> {
         let mapped = self.find(seg.grant)?;
-        if u64::from(seg.offset) + u64::from(seg.len) > mapped.bytes.0 {
-            return Err(refused(ErrorCode::OutOfBounds, seg.grant.0, mapped.bytes.0));
-        }
         if writing && !mapped.writable {
             return Err(refused(ErrorCode::Frozen, seg.grant.0, 0));
+        }
+        if u64::from(seg.offset) + u64::from(seg.len) > mapped.bytes.0 {
+            return Err(refused(ErrorCode::OutOfBounds, seg.grant.0, mapped.bytes.0));
         }
         let at = mapped.offset + u64::from(seg.offset);
         // SAFETY: the grant lies inside of the mapping (checked when it was added) and the segment
@@ -248,9 +289,12 @@ impl ShmLane {
     }
 
     fn copy(&mut self, segs: &[Seg], data: &mut [u8], writing: bool) -> Result<Answer, OpError> {
-        let total: usize = segs.iter().map(|seg| seg.len as usize).sum();
-        if total > data.len() {
-            return Err(OpError::DataTooShort);
+        checked_total(segs, data)?;
+        if segs.len() > 1 {
+            // All or nothing, as a server has it: a list with a bad segment is not done in part.
+            for seg in segs {
+                self.place(seg, writing)?;
+            }
         }
         let mut at = 0;
         for seg in segs {
@@ -261,26 +305,23 @@ impl ShmLane {
             // SAFETY: `near` lies in a slice, `far` in a mapping that `self.last` keeps mapped with
             // the access needed; no reference into it exists. Other clients cannot have it mapped
             // unless this one shared it.
-            unsafe { guarded_copy(to, from, len) }
-                .map_err(|_| OpError::SessionLost("the server took the memory back".to_string()))?;
+            unsafe { guarded_copy(to, from, len) }.map_err(taken_back)?;
             at += len;
         }
         self.still_leased(Answer::Done)
     }
 
-    fn word(&mut self, grant: GrantId, offset: u32) -> Result<&AtomicU64, OpError> {
+    /// Address of a word, checked against its grant in the order in which a server checks.
+    fn word(&mut self, grant: GrantId, offset: u32) -> Result<*mut u64, OpError> {
+        let size = self.find(grant)?.bytes.0;
         if !offset.is_multiple_of(8) {
             return Err(refused(ErrorCode::Misaligned, 0, 0));
         }
-        let place = self.place(&Seg::new(grant, offset, 8), true)?;
-        let mut probe = [0; 8];
-        // SAFETY: as in `copy`.
-        unsafe { guarded_copy(probe.as_mut_ptr(), place, 8) }
-            .map_err(|_| OpError::SessionLost("the server took the memory back".to_string()))?;
-        // SAFETY: inside of a writable mapping that `self.last` keeps, aligned as the offset is a
-        // multiple of 8 and grants start at pages; concurrent accesses are atomic or race as the
-        // protocol allows. The page was there a moment ago.
-        Ok(unsafe { AtomicU64::from_ptr(place.cast()) })
+        if u64::from(offset) + 8 > size {
+            return Err(refused(ErrorCode::OutOfBounds, grant.0, size));
+        }
+        // Aligned: the offset is a multiple of 8 and grants start at pages.
+        Ok(self.place(&Seg::new(grant, offset, 8), true)?.cast())
     }
 
     /// The answer, if the memory was surely still ours when it was touched.
@@ -308,19 +349,24 @@ impl ShmLane {
                 new,
             } => {
                 let word = self.word(*grant, *offset)?;
-                let order = Ordering::SeqCst;
-                let (Ok(old) | Err(old)) = word.compare_exchange(*expect, *new, order, order);
-                self.still_leased(Answer::Old(old))
+                // SAFETY: inside of a writable mapping that `self.last` keeps, and aligned; others
+                // access it by atomic operations or copies that race as the protocol allows.
+                let old = unsafe { guarded_compare_swap(word, *expect, *new) };
+                self.still_leased(Answer::Old(old.map_err(taken_back)?))
             }
             Verb::FetchAdd { grant, offset, add } => {
-                let old = self
-                    .word(*grant, *offset)?
-                    .fetch_add(*add, Ordering::SeqCst);
-                self.still_leased(Answer::Old(old))
+                let word = self.word(*grant, *offset)?;
+                // SAFETY: as above.
+                let old = unsafe { guarded_fetch_add(word, *add) };
+                self.still_leased(Answer::Old(old.map_err(taken_back)?))
             }
             Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
         }
     }
+}
+
+fn taken_back(_: BusFault) -> OpError {
+    OpError::SessionLost("the server took the memory back".to_string())
 }
 
 fn refused(code: ErrorCode, a: u64, b: u64) -> OpError {

@@ -45,7 +45,7 @@ impl Transport for TcpSession {
         self.session.core.lease
     }
     fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, NetError> {
-        Ok(Box::new(self.session.lane(kind)))
+        Ok(Box::new(self.session.lane(kind)?))
     }
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
         self.session.call(control, deadline)

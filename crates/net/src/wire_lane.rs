@@ -49,6 +49,8 @@ pub struct WireLane {
     sending: Sending,
     scratch: Box<[u8; HEAD_READ]>,
     stash: VecDeque<Done>,
+    /// Operations posted and not yet given back, those that are complete included.
+    outstanding: usize,
     /// Has been connected before: the next time is after a cut.
     attached: bool,
     retry_at: Nanos,
@@ -63,7 +65,7 @@ impl WireLane {
         id: LaneId,
         kind: LaneKind,
         stream: Option<Stream>,
-        window: usize,
+        machine: LaneMachine<Buffer>,
     ) -> WireLane {
         if let Some(stream) = &stream {
             mark(stream, kind);
@@ -72,12 +74,13 @@ impl WireLane {
             core,
             id,
             kind,
-            machine: LaneMachine::new(window),
+            machine,
             attached: stream.is_some(),
             stream,
             sending: Sending::default(),
             scratch: Box::new([0; HEAD_READ]),
             stash: VecDeque::new(),
+            outstanding: 0,
             retry_at: Nanos::ZERO,
             retry_pause: RETRY_FIRST,
             descriptors: VecDeque::new(),
@@ -297,6 +300,7 @@ impl Lane for WireLane {
 
     fn post(&mut self, op: Op) -> Result<(), Op> {
         self.machine.post(op)?;
+        self.outstanding += 1;
         // Out at once if the socket takes it; what goes wrong shows in the next poll.
         if self.stream.is_some() && !self.flush() {
             self.cut();
@@ -305,6 +309,34 @@ impl Lane for WireLane {
     }
 
     fn poll(&mut self, wait: Duration) -> Option<Done> {
+        let done = self.poll_any(wait);
+        self.outstanding -= usize::from(done.is_some());
+        done
+    }
+
+    fn under_way(&self) -> usize {
+        self.outstanding
+    }
+
+    fn put_back(&mut self, done: Done) {
+        self.outstanding += 1;
+        self.stash.push_back(done);
+    }
+
+    fn abandon_all(&mut self) {
+        self.stash.clear();
+        self.outstanding = 0;
+        self.machine.abandon_all();
+        self.cut();
+    }
+
+    fn deadline(&self) -> Duration {
+        self.core.deadline
+    }
+}
+
+impl WireLane {
+    fn poll_any(&mut self, wait: Duration) -> Option<Done> {
         if let Some(done) = self.stash.pop_front().or_else(|| self.machine.pop()) {
             return Some(done);
         }
@@ -347,21 +379,12 @@ impl Lane for WireLane {
             }
         }
     }
+}
 
-    fn under_way(&self) -> usize {
-        self.machine.under_way() + self.stash.len()
-    }
-
-    fn put_back(&mut self, done: Done) {
-        self.stash.push_back(done);
-    }
-
-    fn abandon_all(&mut self) {
-        self.machine.abandon_all();
-        self.cut();
-    }
-
-    fn deadline(&self) -> Duration {
-        self.core.deadline
+impl Drop for WireLane {
+    fn drop(&mut self) {
+        self.abandon_all();
+        let machine = std::mem::replace(&mut self.machine, LaneMachine::new(1));
+        self.core.give_back_lane(self.id, machine);
     }
 }

@@ -1,7 +1,7 @@
 //! The one SIGBUS handler of the process, shared by everything here that needs one.
 //!
-//! Two users: [`guarded_copy`](crate::memory::guarded_copy), whose instructions the handler knows
-//! by address and steps out of, and a *resolver*, a function that makes a missing page present
+//! Two users: [`guarded_copy`](crate::memory::guarded_copy) and its atomic kin, whose instructions
+//! the handler knows by address and steps out of, and a *resolver*, a function that makes a missing page present
 //! (userfaultfd in SIGBUS mode) so that the touching instruction is run again. Everything else is
 //! passed to the handler that was there before (the Rust runtime and language runtimes have their
 //! own). Invariant: the handler only reads atomics, changes the saved registers, or calls the
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::memory::guarded_copy_bounds;
+use crate::memory::{guarded_copy_bounds, guarded_word_bounds};
 
 /// Makes the page at this address present and returns true, or returns false if it is not ours.
 /// Runs inside of the signal handler: no allocation, no locks, no panics.
@@ -107,10 +107,11 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel passes the saved registers of this thread, ours to change.
         let rip = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
-        let bounds = guarded_copy_bounds();
-        if bounds.code.contains(&(*rip as usize)) {
-            *rip = bounds.landing as i64;
-            return;
+        for bounds in [guarded_copy_bounds(), guarded_word_bounds()] {
+            if bounds.code.contains(&(*rip as usize)) {
+                *rip = bounds.landing as i64;
+                return;
+            }
         }
         let resolver = RESOLVER.load(Ordering::Acquire);
         if !resolver.is_null() {

@@ -7,15 +7,20 @@
 //! with [`guarded_copy`]. Known limit: x86-64 only, as the copy is written in its assembly.
 
 mod guarded;
+mod guarded_word;
 mod huge;
 mod mapping;
 mod memfd;
+mod options;
 
 pub(crate) use guarded::guarded_copy_bounds;
 pub use guarded::{BusFault, guarded_copy};
+pub(crate) use guarded_word::guarded_word_bounds;
+pub use guarded_word::{guarded_compare_swap, guarded_fetch_add};
 pub use huge::{HugePages, HugetlbPool, ShmemThp};
-pub use mapping::{Access, HugeAdvice, MapOptions, Mapping};
+pub use mapping::Mapping;
 pub use memfd::{Memfd, Seals};
+pub use options::{Access, HugeAdvice, MapOptions};
 
 use muninn_types::Bytes;
 use rustix::io::Errno;
