@@ -110,25 +110,31 @@ fn moves_follow_the_rules() {
     copy(&device, PageRange::new(space.page(0), 2), 1).unwrap();
     copy(&device, PageRange::one(space.page(4)), 2).unwrap();
     // SAFETY: the memory of the fake belongs to the test.
-    let try_move =
-        |device: &FakeFaultDevice, mode| unsafe { device.move_pages(stage.first(), program, mode) };
+    let try_move = |device: &FakeFaultDevice, skip, mode| unsafe {
+        device.move_pages(stage.skip(skip).first(), program.skip(skip), mode)
+    };
     assert_eq!(
-        try_move(&device, HOLES),
+        try_move(&device, 0, HOLES),
         Err(Partial::new(0, Cause::Invalid)),
         "the destination belongs to the other device"
     );
     assert_eq!(
-        try_move(&staging, MoveMode::default()),
+        try_move(&staging, 0, MoveMode::default()),
         Err(Partial::new(2, Cause::Again)),
         "a hole ends the move"
     );
     space.set_busy(PageRange::one(space.page(4)), true);
     assert_eq!(
-        try_move(&staging, HOLES),
-        Err(Partial::new(4, Cause::Again))
+        try_move(&staging, 2, HOLES),
+        Err(Partial::new(2, Cause::Again))
     );
     space.set_busy(program, false);
-    try_move(&staging, HOLES).unwrap();
+    assert_eq!(
+        try_move(&staging, 0, HOLES),
+        Err(Partial::new(0, Cause::Exists)),
+        "a destination that exists counts before a hole"
+    );
+    try_move(&staging, 4, HOLES).unwrap();
     assert_eq!(space.load(space.page(8)), [1; PAGE_SIZE]);
     assert_eq!(space.load(space.page(12)), [2; PAGE_SIZE]);
     assert!(program.iter().all(|page| !space.is_present(page)));

@@ -139,7 +139,7 @@ fn faults_overtake_events_that_came_before_them() {
         let area = area.clone();
         spawn(move || area.read(3))
     };
-    reader.until_asleep();
+    reader.until_faulted();
     let mut buffer = EventBuffer::new();
     eventually(|| {
         device.read_events(&mut buffer).unwrap();

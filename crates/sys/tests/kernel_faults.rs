@@ -6,12 +6,11 @@ use std::os::fd::AsFd;
 
 use common::{Area, copy, eventually, next_event, register, spawn};
 use muninn_sys::memory::{BusFault, Mapping, Memfd, guarded_copy};
-use muninn_sys::pagemap::{Categories, PageScan, Pagemap, PagemapEntry, Query, Region};
 use muninn_sys::uffd::{
     Cause, CopyMode, Event, Fault, FaultDevice, FaultKind, Features, MoveMode, OpenError,
     PageRange, Partial, RegisterMode, Route, Userfaultfd, Wake, supported_features,
 };
-use muninn_types::{Bytes, PAGE_SIZE, PageNo};
+use muninn_types::{Bytes, PAGE_SIZE};
 use rustix::io::Errno;
 
 const LATER: CopyMode = CopyMode {
@@ -54,6 +53,27 @@ fn both_ways_lead_to_a_descriptor() {
         Err(OpenError::Missing { missing }) => assert_eq!(missing, unknown),
         Err(error) => println!("skipped: {error}"),
         Ok(_) => panic!("a feature nobody knows was granted"),
+    }
+}
+
+#[test]
+fn without_permission_the_error_says_so_and_user_mode_still_works() {
+    let nobody = 65534;
+    let child = common::fork(|| {
+        // SAFETY: gives up root in the child only, by system calls; there is nothing to undo.
+        let dropped = unsafe { libc::syscall(libc::SYS_setresuid, nobody, nobody, nobody) } == 0;
+        let whole = Userfaultfd::open(Features::NONE, Features::NONE);
+        let user_mode = Userfaultfd::open_user_mode_only(Features::NONE, Features::NONE);
+        match (dropped, whole, user_mode) {
+            (true, Err(OpenError::NotPermitted { .. }), Ok(_)) => 1,
+            (true, Ok(_), Ok(_)) => 2,
+            _ => 3,
+        }
+    });
+    match child.exit_code() {
+        Some(1) => {}
+        Some(2) => println!("skipped: everybody may use userfaultfd here"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -218,84 +238,6 @@ fn a_write_to_a_protected_page_waits_until_it_is_allowed() {
     assert_eq!(area.read(1), 50);
 }
 
-const NOTHING: Region = Region {
-    range: PageRange::one(PageNo(0)),
-    categories: Categories::NONE,
-};
-
-#[test]
-fn written_pages_are_found_by_scan_without_any_event() {
-    let area = Area::new(16);
-    let device = open_or_skip!(Features::WP_ASYNC.union(Features::WP_UNPOPULATED));
-    area.fill(1);
-    let pagemap = Pagemap::open().unwrap();
-    let mut found = [NOTHING; 8];
-    let untracked = pagemap.scan(area.range(), &Query::TAKE_WRITTEN, &mut found);
-    assert!(
-        untracked.is_err(),
-        "writes are not tracked before registration"
-    );
-    register(&device, area.range(), RegisterMode::WRITE_PROTECT);
-    device.write_protect(area.range(), true, Wake::Now).unwrap();
-    let mut take = |room: usize| {
-        let scanned = pagemap
-            .scan(area.range(), &Query::TAKE_WRITTEN, &mut found[..room])
-            .unwrap();
-        let runs: Vec<(u64, u64)> = found[..scanned.regions]
-            .iter()
-            .map(|r| (r.range.first().0 - area.page(0).0, r.range.pages()))
-            .collect();
-        (runs, scanned.next.0 - area.page(0).0)
-    };
-    assert_eq!(take(8), (vec![], 16));
-    for index in [3, 4, 9] {
-        area.write(index, 100);
-    }
-    assert_eq!(take(8), (vec![(3, 2), (9, 1)], 16));
-    assert_eq!(take(8), (vec![], 16), "asking protected them again");
-    for index in [0, 2, 5] {
-        area.write(index, 100);
-    }
-    let (runs, next) = take(1);
-    assert_eq!(runs, [(0, 1)]);
-    assert!((1..=2).contains(&next), "goes on at {next}");
-    assert!(!device.wait(Some(std::time::Duration::ZERO)).unwrap());
-    let mut entries = [PagemapEntry::default(); 16];
-    assert_eq!(pagemap.read_entries(area.page(0), &mut entries), Ok(16));
-    assert!(entries.iter().all(|entry| entry.is_present()));
-    assert!(entries[0].is_write_protected() && !entries[2].is_write_protected());
-}
-
-#[test]
-fn scans_find_what_is_present_in_bounds() {
-    let area = Area::new(200);
-    for index in (0..200).filter(|index| index % 2 == 0) {
-        area.write(index, 1);
-    }
-    let pagemap = Pagemap::open().unwrap();
-    let mut found = [NOTHING; 150];
-    let scanned = match pagemap.scan(area.range(), &Query::PRESENT, &mut found) {
-        Ok(scanned) => scanned,
-        Err(error) => return println!("skipped: {error}"),
-    };
-    assert_eq!((scanned.regions, scanned.next), (100, area.range().end()));
-    assert!(found[..100].iter().all(|r| r.range.pages() == 1));
-    let few = Query {
-        pages_max: 7,
-        ..Query::PRESENT
-    };
-    let scanned = pagemap.scan(area.range(), &few, &mut found).unwrap();
-    assert_eq!(scanned.regions, 7);
-    let absent = Query {
-        none_of: Categories::PRESENT,
-        tell: Categories::PRESENT,
-        ..Query::default()
-    };
-    let scanned = pagemap.scan(area.range(), &absent, &mut found).unwrap();
-    assert_eq!(scanned.regions, 100);
-    assert_eq!(found[0].range.first(), area.page(1));
-}
-
 #[test]
 fn a_poisoned_page_is_sigbus_which_a_guarded_copy_survives() {
     let area = Area::new(2);
@@ -397,7 +339,7 @@ fn two_readers_of_one_page_are_both_woken_by_one_copy() {
         })
         .collect();
     for reader in &readers {
-        reader.until_asleep();
+        reader.until_faulted();
     }
     eventually(
         || match copy(&device, area.range(), 8, CopyMode::default()) {

@@ -24,9 +24,9 @@ pub struct BusFault {
     pub len: usize,
 }
 
-// `rep movsb` is what memcpy itself uses for whole pages on processors with fast strings: the
-// microcode reads ahead, and RCX always holds the bytes left. The prefetches start the first
-// lines of a cold page before the microcode is up to speed.
+// `rep movsb` keeps the bytes left in RCX at every moment, and on processors with fast strings is as
+// fast as memcpy for a cold page and for 256 KiB (within 2 %: `cargo run --example copy_ratio`);
+// loops over vector registers, prefetching or not, were 5 to 20 % slower.
 global_asm!(
     ".pushsection .text.muninn_guarded_copy, \"ax\", @progbits",
     ".p2align 6",

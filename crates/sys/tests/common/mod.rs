@@ -186,13 +186,13 @@ impl<T> Running<T> {
         }
     }
 
-    /// Returns when the thread sleeps in the kernel.
-    pub fn until_asleep(&self) {
-        let path = format!("/proc/self/task/{}/stat", self.thread);
+    /// Returns when the thread sleeps in a page fault.
+    pub fn until_faulted(&self) {
+        let path = format!("/proc/self/task/{}/syscall", self.thread);
         eventually(|| {
-            let stat = std::fs::read_to_string(&path).ok()?;
-            let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
-            (state == 'S' || state == 'D').then_some(())
+            // "running", the number of a system call, or -1 for a sleep outside of any.
+            let text = std::fs::read_to_string(&path).ok()?;
+            text.starts_with("-1 ").then_some(())
         });
     }
 }

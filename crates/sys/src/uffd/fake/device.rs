@@ -10,7 +10,8 @@ use std::time::Duration;
 use muninn_types::{PAGE_SIZE, PageNo, SplitMix64};
 use rustix::io::Errno;
 
-use super::space::{FakeSpace, Page, State};
+use super::space::FakeSpace;
+use super::state::{Page, State};
 use crate::uffd::{
     Cause, CopyMode, Event, EventBuffer, FaultDevice, Features, MoveMode, Operations, PageRange,
     Partial, RegisterMode, RequestError, Wake,
@@ -230,6 +231,8 @@ impl FaultDevice for FakeFaultDevice {
                 return Err(Cause::Absent);
             }
             self.owned(state, target).map_err(|_| Cause::Invalid)?;
+            // The kernel looks at the destination first, also for a hole.
+            self.vacant(state, target)?;
             if page.has_mark() {
                 return Err(Cause::BadSource);
             }

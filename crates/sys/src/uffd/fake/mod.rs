@@ -9,6 +9,7 @@
 
 mod device;
 mod space;
+mod state;
 
 pub use device::{Call, FakeFaultDevice, Script};
 pub use space::{FakeSpace, Touch};
