@@ -171,7 +171,7 @@ impl fmt::Display for Refusal {
             }
             ErrorCode::Frozen => write!(
                 f,
-                "grant {} was shared and can no longer be written or shared again",
+                "grant {} was shared and can no longer be written",
                 GrantId(self.a)
             ),
             ErrorCode::Misaligned => {

@@ -174,7 +174,10 @@ fn a_full_status_page_fits_a_payload() {
         ..SessionStatus::default()
     };
     let sessions = vec![session; StatusPage::MAX_SESSIONS];
-    let mut page = StatusPage { sessions, ..StatusPage::default() };
+    let mut page = StatusPage {
+        sessions,
+        ..StatusPage::default()
+    };
     page.server.refusals = vec![(ShortText::new(&"r".repeat(64)).unwrap(), 1); 100];
     let mut payload = Vec::new();
     page.encode(&mut payload);

@@ -109,6 +109,13 @@ pub struct Wipe<S> {
     job: Job,
 }
 
+impl<S> Wipe<S> {
+    /// Whether it replaces the memory of a whole segment.
+    pub fn is_retirement(&self) -> bool {
+        matches!(self.job, Job::Retire)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Free,
@@ -128,6 +135,9 @@ struct Segment<S> {
     used: Use,
     /// Some of it was shared with another session: nothing more is cut from it.
     closed: bool,
+    /// Its owner's session is over. Its chunks are not zeroed one by one, which a client that does
+    /// not know yet would read as its data; it is revoked as a whole.
+    orphaned: bool,
 }
 
 /// Grants on their way from one session to another.
@@ -248,16 +258,32 @@ impl<B: Backing> State<B> {
         Some(ticket)
     }
 
+    fn largest_whole(&self) -> Option<Order> {
+        let whole = self.free_segments.iter();
+        let whole = whole.map(|&i| &self.segments[i as usize].buddy);
+        whole.filter_map(Buddy::largest).max()
+    }
+    fn largest_shared(&self) -> Option<Order> {
+        let mut orders = (0..=MAX_ORDER).rev();
+        orders.find(|&o| !self.shared_by_order[usize::from(o)].is_empty())
+    }
     fn largest_free(&self) -> u64 {
-        let whole = self
-            .free_segments
-            .iter()
-            .map(|&i| &self.segments[i as usize].buddy);
-        let whole = whole.filter_map(Buddy::largest).max();
-        let shared = (0..=MAX_ORDER)
-            .rev()
-            .find(|&o| !self.shared_by_order[usize::from(o)].is_empty());
-        whole.max(shared).map_or(0, order_bytes)
+        let largest = self.largest_whole().max(self.largest_shared());
+        largest.map_or(0, order_bytes)
+    }
+    /// The largest that this session could have: the free parts of segments that others map, or
+    /// that are not mapped, are of no use to one that maps its own.
+    fn largest_for(&self, session: SessionId, transport: Transport) -> u64 {
+        let begun = match transport {
+            Transport::Tcp => self.largest_shared(),
+            Transport::Shm => {
+                let own = self.owned.get(&session).into_iter().flatten();
+                let own = own.map(|&i| &self.segments[i as usize]);
+                let open = own.filter(|segment| !segment.closed);
+                open.filter_map(|segment| segment.buddy.largest()).max()
+            }
+        };
+        self.largest_whole().max(begun).map_or(0, order_bytes)
     }
 }
 
@@ -284,6 +310,7 @@ impl<B: Backing> Pool<B> {
                 wiping_frames: 0,
                 used: Use::Free,
                 closed: false,
+                orphaned: false,
             });
             left -= bytes;
         }
@@ -357,7 +384,8 @@ impl<B: Backing> Pool<B> {
             } else {
                 ErrorCode::PoolFull
             };
-            return Err(Refusal::with(code, bytes, state.largest_free()));
+            let largest = state.largest_for(session, transport);
+            return Err(Refusal::with(code, bytes, largest));
         };
         let before = state.segments[index as usize].buddy.largest();
         let segment = &mut state.segments[index as usize];
@@ -396,6 +424,14 @@ impl<B: Backing> Pool<B> {
         (taken - segment.wiping_frames, segment.wiping_frames)
     }
 
+    /// A session is over: what it maps is revoked once nothing in it is used any more.
+    pub(super) fn owner_ended(&self, session: SessionId) {
+        let mut state = lock(&self.state);
+        for index in state.owned.remove(&session).unwrap_or_default() {
+            state.segments[index as usize].orphaned = true;
+        }
+    }
+
     pub fn segment_bytes(&self, id: SegmentId) -> Bytes {
         lock(&self.state).segments[id.0 as usize].bytes
     }
@@ -424,8 +460,11 @@ impl<B: Backing> Pool<B> {
         let index = wipe.segment.0;
         match wipe.job {
             Job::Chunk { frame, order } => {
-                wipe.mem
-                    .wipe(u64::from(frame) * PAGE_SIZE as u64, order_bytes(order));
+                let orphaned = lock(&self.state).segments[index as usize].orphaned;
+                if !orphaned {
+                    wipe.mem
+                        .wipe(u64::from(frame) * PAGE_SIZE as u64, order_bytes(order));
+                }
                 let mut state = lock(&self.state);
                 let segment = &mut state.segments[index as usize];
                 let before = segment.buddy.largest();
@@ -479,6 +518,7 @@ impl<B: Backing> Pool<B> {
                 segment.incarnation += 1;
                 segment.used = Use::Free;
                 segment.closed = false;
+                segment.orphaned = false;
                 state.free_segments.insert(index);
             }
         }

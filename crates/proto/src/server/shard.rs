@@ -536,6 +536,7 @@ impl<B: Backing> Shard<B> {
             out.fenced.push(conn);
         }
         self.shared.registry.remove_session(id);
+        self.shared.pool.owner_ended(id);
         self.shared
             .pool
             .orphan_tickets(id, now + self.shared.config.lease);
@@ -553,9 +554,7 @@ impl<B: Backing> Shard<B> {
             self.end_session(id, now, out);
         }
         let late: Vec<ConnId> = (self.conns.iter())
-            .filter(|(_, c)| {
-                c.is_stranger() && now.saturating_sub(c.since) > Self::HANDSHAKE
-            })
+            .filter(|(_, c)| c.is_stranger() && now.saturating_sub(c.since) > Self::HANDSHAKE)
             .map(|(id, _)| *id)
             .collect();
         for conn in late {
