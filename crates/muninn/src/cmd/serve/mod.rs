@@ -1,0 +1,215 @@
+//! `muninn serve`: a memory server in the foreground, until it is told to stop.
+
+mod settings;
+
+pub use settings::Args;
+
+use crate::config::Config;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::ui;
+use muninn_server::{Server, ServerError};
+use muninn_sys::limits;
+use muninn_sys::proc::RealProc;
+use muninn_sys::signal::Termination;
+use muninn_types::{Bytes, format_duration};
+use serde::Serialize;
+use settings::Settings;
+use std::time::{Duration, Instant};
+
+/// How often the health of the threads is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often a server that drains looks whether it has its memory back.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+/// Sessions that are named when a drain did not succeed; the rest is counted.
+const HOLDERS_NAMED: usize = 20;
+
+/// What scripts wait for.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum Event<'a> {
+    Listening {
+        pid: u32,
+        name: &'a str,
+        memory_bytes: u64,
+        lease_ms: u64,
+        listen: Vec<String>,
+        metrics: Option<String>,
+        key: bool,
+        threads: usize,
+        open_files_max: Option<u64>,
+    },
+    Draining {
+        held_bytes: u64,
+        within_ms: u64,
+    },
+    Stopped {
+        /// Memory that clients still held and have lost.
+        held_bytes: u64,
+    },
+}
+
+struct Voice {
+    json: bool,
+}
+
+impl Voice {
+    fn say(&self, event: &Event<'_>, human: impl FnOnce() -> String) {
+        let text = if self.json {
+            serde_json::to_string(event).expect("plain data serialises")
+        } else {
+            human()
+        };
+        ui::print_out(&text);
+    }
+}
+
+pub fn run(args: &Args, config: &Config) -> Outcome {
+    let settings = args.resolve(&config.serve, &RealProc)?;
+    let voice = Voice { json: args.json };
+    // Before any other thread, so that all of them inherit the blocked signals.
+    let termination = Termination::watch().map_err(Failure::failed)?;
+    // Fewer descriptors only mean fewer clients: worth a word, not a refusal.
+    let files = limits::raise_open_files().unwrap_or_else(|error| {
+        eprintln!("muninn: {error}");
+        limits::limit(limits::Limited::OpenFiles)
+    });
+    let described = settings.server.clone();
+    let server = Server::start(settings.server.clone()).map_err(refused)?;
+    let listening = Event::Listening {
+        pid: muninn_sys::proc::own_pid(),
+        name: &described.name,
+        memory_bytes: described.memory.0,
+        lease_ms: described.lease.as_millis() as u64,
+        listen: server.addresses().iter().map(ToString::to_string).collect(),
+        metrics: server
+            .metrics_address()
+            .map(|at| format!("http://{at}/metrics")),
+        key: !described.key.is_none(),
+        threads: described.threads,
+        open_files_max: files.soft,
+    };
+    voice.say(&listening, || describe(&server, &settings));
+    wait(&server, &termination)?;
+    if !settings.stop_grace.is_zero() {
+        drain(&server, &termination, settings.stop_grace, &voice)?;
+    }
+    let held = server.pool().granted;
+    // Stopping takes a moment; whoever asks again wants it now.
+    let impatient = std::thread::Builder::new().spawn(move || {
+        if let Ok(Some(_)) = termination.wait(None) {
+            std::process::exit(Exit::Failed as i32);
+        }
+    });
+    drop(impatient);
+    server.stop();
+    voice.say(&Event::Stopped { held_bytes: held.0 }, || match held {
+        Bytes::ZERO => "stopped; no client held memory here".to_string(),
+        held => format!("stopped; clients still held {held} here and have lost it"),
+    });
+    Ok(())
+}
+
+fn refused(error: ServerError) -> Failure {
+    let exit = match error {
+        ServerError::Listen(_) | ServerError::Start(_) => Exit::Failed,
+        ServerError::Memory(..) => Exit::Unsupported,
+        _ => Exit::Usage,
+    };
+    Failure::new(exit, error)
+}
+
+fn describe(server: &Server, settings: &Settings) -> String {
+    let config = &settings.server;
+    let mut lines = vec![format!(
+        "serving {} as '{}', lease {}, {}",
+        config.memory,
+        config.name,
+        format_duration(config.lease),
+        if config.key.is_none() {
+            "no key"
+        } else {
+            "clients need the key"
+        }
+    )];
+    for address in server.addresses() {
+        lines.push(match address.is_unix() {
+            true if settings.default_socket => {
+                format!("listening at {address} (shared memory; the default, as none was named)")
+            }
+            true => format!("listening at {address} (shared memory)"),
+            false => format!("listening at {address} (tcp)"),
+        });
+    }
+    if let Some(at) = server.metrics_address() {
+        lines.push(format!("metrics at http://{at}/metrics"));
+    }
+    lines.push("stop with ctrl-c".to_string());
+    lines.join("\n")
+}
+
+/// Waits until somebody wants the server to end. That one of its threads has ended is an error.
+fn wait(server: &Server, termination: &Termination) -> Outcome {
+    while termination
+        .wait(Some(LOOK))
+        .map_err(Failure::failed)?
+        .is_none()
+    {
+        check_health(server)?;
+    }
+    Ok(())
+}
+
+fn check_health(server: &Server) -> Outcome {
+    if server.is_healthy() {
+        return Ok(());
+    }
+    Err(Failure::failed(
+        "a thread of the server has died, what it said is above; the server ends, and what it kept \
+         is lost: start it again",
+    ))
+}
+
+/// Asks clients for the memory and waits; a second signal ends the waiting.
+fn drain(server: &Server, termination: &Termination, grace: Duration, voice: &Voice) -> Outcome {
+    let held = server.pool().granted;
+    if held == Bytes::ZERO {
+        return Ok(());
+    }
+    server.drain(Some(grace));
+    let draining = Event::Draining {
+        held_bytes: held.0,
+        within_ms: grace.as_millis() as u64,
+    };
+    voice.say(&draining, || {
+        format!(
+            "asked clients to move {held} away within {}; ctrl-c again stops at once",
+            format_duration(grace)
+        )
+    });
+    let ends = Instant::now() + grace;
+    while server.pool().granted > Bytes::ZERO && Instant::now() < ends {
+        check_health(server)?;
+        let wish = termination.wait(Some(DRAIN_LOOK));
+        if wish.map_err(Failure::failed)?.is_some() {
+            break;
+        }
+    }
+    let status = server.status();
+    let holders: Vec<_> = status
+        .sessions
+        .iter()
+        .filter(|session| session.granted_bytes > 0)
+        .collect();
+    for session in holders.iter().take(HOLDERS_NAMED) {
+        eprintln!(
+            "muninn: {} (pid {}) still holds {}",
+            session.name,
+            session.pid,
+            Bytes(session.granted_bytes)
+        );
+    }
+    if holders.len() > HOLDERS_NAMED || status.next.is_some() {
+        eprintln!("muninn: and others");
+    }
+    Ok(())
+}

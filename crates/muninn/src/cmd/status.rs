@@ -1,0 +1,325 @@
+//! `muninn status`: what servers have, who uses it, and what passes between them.
+
+use crate::client::ClientArgs;
+use crate::config::Config;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::ui::{self, Table};
+use muninn_net::{NetError, Observer, SessionOptions};
+use muninn_sys::socket::Address;
+use muninn_types::{Bytes, Class, format_duration};
+use muninn_wire::{ServerStatus, SessionStatus, StatusPage, Transport};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  muninn status
+  muninn status --pool unix:/run/muninn.sock,10.0.0.5:7000 --key-file /etc/muninn.key
+  muninn status --json | jq '.servers[].granted_bytes'
+
+Exit code 3 if a server could not be reached; the others are shown all the same.")]
+pub struct Args {
+    #[command(flatten)]
+    pub client: ClientArgs,
+
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    servers: Vec<Server>,
+}
+
+#[derive(Debug, Serialize)]
+struct Server {
+    address: String,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(flatten)]
+    found: Option<Found>,
+}
+
+/// What a server that answered tells.
+#[derive(Debug, Serialize)]
+struct Found {
+    name: String,
+    uptime_ms: u64,
+    pool_bytes: u64,
+    granted_bytes: u64,
+    wiping_bytes: u64,
+    largest_free_bytes: u64,
+    grants: u32,
+    connections: u32,
+    lease_ms: u32,
+    draining: bool,
+    drain_left_ms: Option<u64>,
+    traffic: Vec<Traffic>,
+    refusals: BTreeMap<String, u64>,
+    sessions: Vec<Session>,
+}
+
+#[derive(Debug, Serialize)]
+struct Traffic {
+    class: &'static str,
+    requests: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// A session as it is shown; `drain` shows those that hold on.
+#[derive(Debug, Clone, Serialize)]
+pub struct Session {
+    pub id: String,
+    pub name: String,
+    pub transport: &'static str,
+    pub connected: bool,
+    pub pid: u32,
+    pub grants: u32,
+    pub granted_bytes: u64,
+    pub requests: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub lease_left_ms: u64,
+}
+
+impl From<&SessionStatus> for Session {
+    fn from(session: &SessionStatus) -> Session {
+        Session {
+            id: session.id.to_string(),
+            name: session.name.to_string(),
+            transport: Transport::from_byte(session.transport).map_or("?", Transport::name),
+            connected: session.connected,
+            pid: session.pid,
+            grants: session.grants,
+            granted_bytes: session.granted_bytes,
+            requests: session.requests,
+            bytes_in: session.bytes_in,
+            bytes_out: session.bytes_out,
+            lease_left_ms: session.lease_left_ms,
+        }
+    }
+}
+
+impl From<&StatusPage> for Found {
+    fn from(page: &StatusPage) -> Found {
+        let ServerStatus {
+            name,
+            uptime_ms,
+            pool_bytes,
+            granted_bytes,
+            wiping_bytes,
+            largest_free_bytes,
+            sessions: _,
+            grants,
+            connections,
+            lease_ms,
+            drain_left_ms,
+            traffic,
+            refusals,
+        } = &page.server;
+        let traffic = Class::ALL.map(|class| {
+            let of_class = &traffic[class.index()];
+            Traffic {
+                class: class.name(),
+                requests: of_class.requests,
+                bytes_in: of_class.bytes_in,
+                bytes_out: of_class.bytes_out,
+            }
+        });
+        let refusals = refusals.iter().map(|(why, n)| (why.to_string(), *n));
+        Found {
+            name: name.to_string(),
+            uptime_ms: *uptime_ms,
+            pool_bytes: *pool_bytes,
+            granted_bytes: *granted_bytes,
+            wiping_bytes: *wiping_bytes,
+            largest_free_bytes: *largest_free_bytes,
+            grants: *grants,
+            connections: *connections,
+            lease_ms: *lease_ms,
+            draining: *drain_left_ms > 0,
+            drain_left_ms: drain_left_ms.checked_sub(1),
+            traffic: traffic.into(),
+            refusals: refusals.collect(),
+            sessions: page.sessions.iter().map(Session::from).collect(),
+        }
+    }
+}
+
+pub fn run(args: &Args, config: &Config) -> Outcome {
+    let client = args.client.resolve(&config.client)?;
+    let options = client.options();
+    // At the same time: one that does not answer must not hold up the rest.
+    let servers: Vec<Server> = std::thread::scope(|scope| {
+        let asked: Vec<_> = client
+            .pool
+            .iter()
+            .map(|address| (address, scope.spawn(|| ask(address, &options))))
+            .collect();
+        asked
+            .into_iter()
+            .map(|(address, answer)| {
+                let answer = answer.join().expect("asking does not panic");
+                Server {
+                    address: address.to_string(),
+                    ok: answer.is_ok(),
+                    error: answer.as_ref().err().map(ToString::to_string),
+                    found: answer.ok().as_ref().map(Found::from),
+                }
+            })
+            .collect()
+    });
+    let all = servers.len();
+    let silent = servers.iter().filter(|server| !server.ok).count();
+    let report = Report { servers };
+    if args.json {
+        ui::print_json(&report);
+    } else {
+        ui::print_out(&report.describe());
+    }
+    match silent {
+        0 => Ok(()),
+        _ if all == 1 => Err(Failure::new(
+            Exit::Unreachable,
+            "the server gave no status; why is said above",
+        )),
+        _ => Err(Failure::new(
+            Exit::Unreachable,
+            format!("{silent} of {all} servers gave no status; why is said above"),
+        )),
+    }
+}
+
+fn ask(address: &Address, options: &SessionOptions) -> Result<StatusPage, NetError> {
+    Observer::connect(address, options)?.status()
+}
+
+impl Report {
+    fn describe(&self) -> String {
+        let parts: Vec<String> = self.servers.iter().map(Server::describe).collect();
+        parts.join("\n\n")
+    }
+}
+
+impl Server {
+    fn describe(&self) -> String {
+        let Some(found) = &self.found else {
+            let why = self.error.as_deref().unwrap_or_default();
+            return format!("{}\n  {why}", self.address);
+        };
+        let mut text = format!("{}: {}", self.address, found.headline());
+        for table in [found.sessions(), found.traffic(), found.refusals()] {
+            if !table.is_empty() {
+                text += "\n\n";
+                text += &indent(&table.to_string());
+            }
+        }
+        text
+    }
+}
+
+fn indent(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}
+
+fn ms(ms: u64) -> String {
+    format_duration(Duration::from_millis(ms))
+}
+
+impl Found {
+    fn headline(&self) -> String {
+        let mut text = format!(
+            "'{}', up {}, {} of {} granted",
+            self.name,
+            ms(self.uptime_ms),
+            Bytes(self.granted_bytes).rounded(),
+            Bytes(self.pool_bytes).rounded(),
+        );
+        if self.wiping_bytes > 0 {
+            text += &format!(" ({} being wiped)", Bytes(self.wiping_bytes).rounded());
+        }
+        text += &format!(
+            "\n  {}, {}, {}; largest grant to be had {}, lease {}",
+            count(self.sessions.len() as u64, "session"),
+            count(u64::from(self.grants), "grant"),
+            count(u64::from(self.connections), "connection"),
+            Bytes(self.largest_free_bytes),
+            ms(u64::from(self.lease_ms)),
+        );
+        match self.drain_left_ms {
+            None => {}
+            Some(0) => text += "\n  draining: its time is over; no new grants",
+            Some(left) => text += &format!("\n  draining: {} left; no new grants", ms(left)),
+        }
+        text
+    }
+
+    fn sessions(&self) -> Table {
+        session_table(&self.sessions)
+    }
+
+    fn traffic(&self) -> Table {
+        let mut table = Table::new(["class", "requests", "in", "out"]);
+        for class in self.traffic.iter().filter(|class| class.requests > 0) {
+            table.row([
+                class.class.to_string(),
+                class.requests.to_string(),
+                Bytes(class.bytes_in).rounded(),
+                Bytes(class.bytes_out).rounded(),
+            ]);
+        }
+        table
+    }
+
+    fn refusals(&self) -> Table {
+        let mut table = Table::new(["refused because", "times"]);
+        for (reason, times) in &self.refusals {
+            table.row([reason.clone(), times.to_string()]);
+        }
+        table
+    }
+}
+
+fn count(n: u64, what: &str) -> String {
+    match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
+/// Sessions, one a row.
+pub fn session_table(sessions: &[Session]) -> Table {
+    let mut table = Table::new([
+        "session",
+        "client",
+        "pid",
+        "by",
+        "grants",
+        "holds",
+        "requests",
+        "lease left",
+    ]);
+    for session in sessions {
+        let lease = ms(session.lease_left_ms);
+        table.row([
+            session.id.clone(),
+            session.name.clone(),
+            session.pid.to_string(),
+            session.transport.to_string(),
+            session.grants.to_string(),
+            Bytes(session.granted_bytes).rounded(),
+            session.requests.to_string(),
+            match session.connected {
+                true => lease,
+                false => format!("{lease}, cut off"),
+            },
+        ]);
+    }
+    table
+}

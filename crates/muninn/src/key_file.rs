@@ -1,0 +1,119 @@
+//! Key files: one key, text or bytes, readable by its owner only.
+
+use crate::failure::{Exit, Failure};
+use muninn_net::Key;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Nobody but the owner may write; a group may be let in to read, all others may not.
+const FORBIDDEN_MODE: u32 = 0o027;
+/// White space around a key is passed over, but a file longer than this is something else.
+const FILE_MAX: u64 = 64 << 10;
+/// Random bytes of a fresh key.
+pub const FRESH_LEN: usize = 32;
+
+/// The key in a file, or no key where no file is named.
+pub fn load(path: Option<&Path>) -> Result<Key, Failure> {
+    path.map_or_else(|| Ok(Key::none()), read)
+}
+
+fn read(path: &Path) -> Result<Key, Failure> {
+    let shown = path.display();
+    let unreadable = |error: std::io::Error| {
+        let advice = match error.kind() {
+            ErrorKind::NotFound => format!("make one with 'muninn keygen {shown}'"),
+            ErrorKind::PermissionDenied => {
+                "run as its owner, or copy the key to a file of your own".to_string()
+            }
+            _ => "name another with --key-file".to_string(),
+        };
+        Failure::usage(format!(
+            "cannot read the key file {shown}: {error}; {advice}"
+        ))
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(Failure::usage(format!(
+            "cannot read the key file {shown}: it is not a file; name another with --key-file"
+        )));
+    }
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & FORBIDDEN_MODE != 0 {
+        return Err(Failure::usage(format!(
+            "the key file {shown} is open to others (mode {mode:04o}), so its key may be known: \
+             'chmod 600 {shown}', and if others could read it, make a new one with 'muninn keygen'"
+        )));
+    }
+    let mut contents = Vec::new();
+    file.take(FILE_MAX)
+        .read_to_end(&mut contents)
+        .map_err(unreadable)?;
+    Key::from_file_contents(&contents).map_err(|error| {
+        Failure::usage(format!(
+            "the key file {shown} is of no use: {error}; 'muninn keygen PATH' makes a good one"
+        ))
+    })
+}
+
+/// Writes a fresh key to a new file.
+pub fn create(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::new(
+            Exit::Failed,
+            format!(
+                "{shown} is there already and was left alone: servers may be using its key; \
+                 choose another name, or remove it first"
+            ),
+        ),
+        _ => Failure::failed(format!("cannot write the key file {shown}: {error}")),
+    };
+    let key: [u8; FRESH_LEN] = muninn_sys::rand::bytes();
+    let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    writeln!(file, "{text}")
+        .and_then(|()| file.sync_all())
+        .map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_key_is_private_and_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        create(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let key = load(Some(&path)).unwrap();
+        assert!(!key.is_none());
+        let other = dir.path().join("other");
+        create(&other).unwrap();
+        assert!(
+            load(Some(&other)).unwrap() != key,
+            "two fresh keys are equal"
+        );
+        assert!(load(None).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_group_may_read_but_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        create(&path).unwrap();
+        for (mode, fine) in [(0o400, true), (0o640, true), (0o660, false), (0o604, false)] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(load(Some(&path)).is_ok(), fine, "mode {mode:o}");
+        }
+    }
+}
