@@ -14,6 +14,7 @@ use std::process::ExitCode;
     propagate_version = true,
     after_help = "\
 Examples:
+  muninn demo                      see it work
   muninn serve --memory 4GiB       give memory to the pool, on this machine
   muninn status                    who uses it
   muninn doctor                    what this machine can do
@@ -28,7 +29,13 @@ pub struct Cli {
 
     /// Configuration file [default: ./muninn.toml, else muninn/muninn.toml in $XDG_CONFIG_HOME,
     /// else /etc/muninn.toml]
-    #[arg(long, global = true, env = "MUNINN_CONFIG", value_name = "PATH")]
+    #[arg(
+        long,
+        global = true,
+        env = "MUNINN_CONFIG",
+        value_name = "PATH",
+        display_order = 900
+    )]
     pub config: Option<PathBuf>,
 }
 
@@ -44,6 +51,8 @@ pub enum Command {
     Doctor(cmd::doctor::Args),
     /// Write a fresh key for servers and their clients
     Keygen(cmd::keygen::Args),
+    /// Show everything working, on servers of its own
+    Demo(cmd::demo::Args),
     /// Measure, side by side with the alternatives
     #[command(subcommand)]
     Bench(cmd::bench::Bench),
@@ -69,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Drain(args) => config().and_then(|config| cmd::drain::run(args, &config)),
         Command::Doctor(args) => cmd::doctor::run(args),
         Command::Keygen(args) => cmd::keygen::run(args),
+        Command::Demo(args) => cmd::demo::run(args),
         Command::Bench(bench) => cmd::bench::run(bench),
         Command::Sim(sim) => cmd::sim::run(sim),
         Command::Completions(args) => cmd::completions::run(args),

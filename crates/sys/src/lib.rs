@@ -10,6 +10,7 @@ compile_error!("muninn-sys is written for Linux on x86-64");
 
 pub mod affinity;
 pub mod cgroup;
+pub mod child;
 pub mod clock;
 pub mod epoll;
 pub mod limits;

@@ -83,6 +83,8 @@ pub struct Status {
     /// The largest resident size so far.
     pub vm_hwm: Bytes,
     pub rss_anon: Bytes,
+    /// Pages of files, such as the program itself.
+    pub rss_file: Bytes,
     pub vm_swap: Bytes,
     pub vm_lck: Bytes,
     /// 0: none, 1: strict, 2: filter.
@@ -102,6 +104,7 @@ impl Status {
                 b"VmRSS" => status.vm_rss = kib(value),
                 b"VmHWM" => status.vm_hwm = kib(value),
                 b"RssAnon" => status.rss_anon = kib(value),
+                b"RssFile" => status.rss_file = kib(value),
                 b"VmSwap" => status.vm_swap = kib(value),
                 b"VmLck" => status.vm_lck = kib(value),
                 b"Seccomp" => status.seccomp = first_number(value),

@@ -3,6 +3,7 @@
 
 pub mod bare;
 pub mod net;
+pub mod scale;
 
 use crate::failure::Outcome;
 use clap::Subcommand;

@@ -50,6 +50,7 @@ const STEPS: &[(&str, Step)] = &[
     ("tcp.page", tcp_page),
     ("tcp.scatter", tcp_scatter),
     ("demand", demand_under_load),
+    ("server", |_| super::scale::measure()),
 ];
 
 pub fn run(args: &Args) -> Outcome {

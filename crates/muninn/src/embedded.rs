@@ -1,0 +1,99 @@
+//! Memory servers that a command starts for itself: this same program, as a child process, so that
+//! it can be killed and looked at like any other.
+
+use crate::failure::Failure;
+use serde::Deserialize;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A server process. Ended, and waited for, when dropped.
+#[derive(Debug)]
+pub struct EmbeddedServer {
+    child: Child,
+    addresses: Vec<String>,
+}
+
+/// The part of `serve --json`'s first line that is needed here.
+#[derive(Deserialize)]
+struct Listening {
+    listen: Vec<String>,
+}
+
+impl EmbeddedServer {
+    /// Starts `muninn serve` with these arguments and waits until it listens.
+    pub fn start<S: AsRef<std::ffi::OsStr>>(
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<EmbeddedServer, Failure> {
+        let program = std::env::current_exe()?;
+        let mut command = Command::new(program);
+        // Settings meant for a server that someone else runs must not reach this one.
+        command.args(["--config", "/dev/null", "serve", "--json"]).args(args);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("MUNINN_") {
+                command.env_remove(name);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = muninn_sys::child::die_with_parent(&mut command).spawn()?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        let mut server = EmbeddedServer { child, addresses: Vec::new() };
+        match serde_json::from_str::<Listening>(&line) {
+            Ok(listening) => {
+                server.addresses = listening.listen;
+                Ok(server)
+            }
+            Err(_) => {
+                let status = server.child.wait()?;
+                Err(Failure::failed(format!(
+                    "an embedded memory server did not start ({status}); its message is above"
+                )))
+            }
+        }
+    }
+
+    /// Where it listens, in the order of its arguments' kinds: sockets first, then addresses.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it without warning, as a power cut would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for EmbeddedServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A directory of our own for sockets, removed with everything in it when dropped.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Result<Scratch, Failure> {
+        let name = format!("muninn-{:016x}", muninn_sys::rand::u64());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path)?;
+        Ok(Scratch(path))
+    }
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
