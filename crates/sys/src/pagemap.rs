@@ -27,7 +27,7 @@ impl Categories {
     pub const NONE: Categories = Categories(0);
     /// Write protection is tracked here.
     pub const WP_ALLOWED: Categories = Categories(raw::PAGE_IS_WPALLOWED as u64);
-    /// Written since it was last protected.
+    /// Written since it was last protected; also true of an absent page that never was.
     pub const WRITTEN: Categories = Categories(raw::PAGE_IS_WRITTEN as u64);
     pub const FILE: Categories = Categories(raw::PAGE_IS_FILE as u64);
     pub const PRESENT: Categories = Categories(raw::PAGE_IS_PRESENT as u64);
@@ -82,7 +82,9 @@ impl Query {
         pages_max: 0,
     };
 
-    /// Pages written since the last such query, which starts tracking anew.
+    /// Pages written since the last such query, which starts tracking anew. Absent pages that were
+    /// never protected are among them, and bear a mark afterwards (see
+    /// [`FaultDevice::zero`](crate::uffd::FaultDevice::zero)).
     pub const TAKE_WRITTEN: Query = Query {
         all_of: Categories::WRITTEN,
         none_of: Categories::NONE,

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Area, open};
-use muninn_sys::pagemap::{Pagemap, PagemapEntry};
+use muninn_sys::pagemap::{Categories, PageScan, Pagemap, PagemapEntry, Query, Region};
 use muninn_sys::uffd::fake::{FakeFaultDevice, FakeSpace};
 use muninn_sys::uffd::{
     CopyMode, FaultDevice, Features, MoveMode, PageRange, Partial, RegisterMode, RequestError,
@@ -39,6 +39,8 @@ enum Request {
     Discard(Span),
     /// A write by the program, done only where it does not block.
     Store(u64, u8),
+    /// A scan for written pages, where they are tracked.
+    TakeWritten(Span),
 }
 
 fn spans() -> impl Strategy<Value = Span> {
@@ -62,6 +64,7 @@ fn requests() -> impl Strategy<Value = Request> {
         1 => spans().prop_map(Request::Poison),
         2 => spans().prop_map(Request::Discard),
         2 => (0..PAGES, 1u8..).prop_map(|(page, value)| Request::Store(page, value)),
+        2 => spans().prop_map(Request::TakeWritten),
     ]
 }
 
@@ -143,7 +146,7 @@ impl<D: FaultDevice> Sides<D> {
             Request::Poison(span) => {
                 Answer::Pages(self.device(span).poison(self.range(span), Wake::Now))
             }
-            Request::Discard(_) | Request::Store(..) => return None,
+            Request::Discard(_) | Request::Store(..) | Request::TakeWritten(_) => return None,
         })
     }
 
@@ -223,11 +226,60 @@ fn look_fake(space: &FakeSpace, first: u64) -> Vec<Seen> {
         .collect()
 }
 
-fn features() -> Features {
-    Features::MOVE | Features::WP_UNPOPULATED | Features::POISON | Features::PAGEFAULT_FLAG_WP
+/// With `tracking`, the kernel lifts write protection by itself and scans tell what was written.
+fn features(tracking: bool) -> Features {
+    let base =
+        Features::MOVE | Features::WP_UNPOPULATED | Features::POISON | Features::PAGEFAULT_FLAG_WP;
+    if tracking {
+        base | Features::WP_ASYNC
+    } else {
+        base
+    }
 }
 
-fn play(requests: &[Request], pagemap: &Pagemap, devices: (Userfaultfd, Userfaultfd)) {
+/// What a scan finds, as pages counted from the first.
+fn scan(pages: &impl PageScan, range: PageRange, query: &Query) -> Vec<(u64, u64, Categories)> {
+    let nothing = Region {
+        range: PageRange::one(PageNo(0)),
+        categories: Categories::NONE,
+    };
+    let mut found = [nothing; PAGES as usize];
+    let scanned = pages.scan(range, query, &mut found).unwrap();
+    assert_eq!(scanned.next, range.end());
+    found[..scanned.regions]
+        .iter()
+        .map(|r| {
+            (
+                r.range.first().0 - range.first().0,
+                r.range.pages(),
+                r.categories,
+            )
+        })
+        .collect()
+}
+
+const ALL: Query = {
+    let told = Categories::PRESENT
+        .union(Categories::WRITTEN)
+        .union(Categories::SWAPPED)
+        .union(Categories::WP_ALLOWED);
+    Query {
+        all_of: Categories::NONE,
+        none_of: Categories::NONE,
+        any_of: Categories::NONE,
+        tell: told,
+        protect: false,
+        require_tracking: false,
+        pages_max: 0,
+    }
+};
+
+fn play(
+    requests: &[Request],
+    tracking: bool,
+    pagemap: &Pagemap,
+    devices: (Userfaultfd, Userfaultfd),
+) {
     let (program, stage) = (Aligned::new(), Aligned::new());
     let real = Sides {
         program: program.first(),
@@ -239,8 +291,8 @@ fn play(requests: &[Request], pagemap: &Pagemap, devices: (Userfaultfd, Userfaul
     let fake: Sides<FakeFaultDevice> = Sides {
         program: space.page(0),
         stage: space.page(PAGES),
-        of_program: space.open(features()),
-        of_stage: space.open(features()),
+        of_program: space.open(features(tracking)),
+        of_stage: space.open(features(tracking)),
     };
     real.register();
     fake.register();
@@ -253,7 +305,7 @@ fn play(requests: &[Request], pagemap: &Pagemap, devices: (Userfaultfd, Userfaul
             }
             Request::Store(index, value) => {
                 let page = space.page(index);
-                if space.is_present(page) && !space.is_write_protected(page) {
+                if space.is_present(page) && (tracking || !space.is_write_protected(page)) {
                     space.store(1, page, &[value; PAGE_SIZE]);
                     // SAFETY: a page of the test, present and writable.
                     unsafe {
@@ -262,6 +314,11 @@ fn play(requests: &[Request], pagemap: &Pagemap, devices: (Userfaultfd, Userfaul
                     }
                 }
             }
+            Request::TakeWritten(span) if tracking => assert_eq!(
+                scan(pagemap, real.range(span), &Query::TAKE_WRITTEN),
+                scan(&space, fake.range(span), &Query::TAKE_WRITTEN),
+                "step {step} of {requests:?}: real first, fake second"
+            ),
             request => assert_eq!(
                 real.send(request),
                 fake.send(request),
@@ -274,6 +331,11 @@ fn play(requests: &[Request], pagemap: &Pagemap, devices: (Userfaultfd, Userfaul
                 look_fake(&space, first),
                 "after step {step} of {requests:?}: real first, fake second"
             );
+            assert_eq!(
+                scan(pagemap, PageRange::new(pages.first(), PAGES), &ALL),
+                scan(&space, PageRange::new(space.page(first), PAGES), &ALL),
+                "scan after step {step} of {requests:?}: real first, fake second"
+            );
         }
     }
 }
@@ -282,10 +344,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_fake_answers_as_the_kernel_does(requests in prop::collection::vec(requests(), 1..25)) {
-        let (Some(first), Some(second)) = (open(features()), open(features())) else {
+    fn the_fake_answers_as_the_kernel_does(
+        requests in prop::collection::vec(requests(), 1..25),
+        tracking: bool,
+    ) {
+        let wanted = features(tracking);
+        let (Some(first), Some(second)) = (open(wanted), open(wanted)) else {
             return Ok(());
         };
-        play(&requests, &Pagemap::open().unwrap(), (first, second));
+        play(&requests, tracking, &Pagemap::open().unwrap(), (first, second));
     }
 }

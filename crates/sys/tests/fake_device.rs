@@ -100,6 +100,35 @@ fn unread_events_hold_up_copies_and_removed_pages_go_when_told() {
 }
 
 #[test]
+fn what_is_copied_between_the_event_and_the_removal_is_lost() {
+    let (space, device) = space(4, Features::EVENT_REMOVE);
+    register(&device, space.range(), RegisterMode::MISSING);
+    space.hold_removals();
+    let page = PageRange::one(space.page(1));
+    space.remove(page);
+    events(&device);
+    copy(&device, page, 8).unwrap();
+    assert_eq!(space.touch(1, space.page(1), false), Touch::Done);
+    space.finish_removals();
+    assert_eq!(space.touch(1, space.page(1), false), Touch::Waits);
+}
+
+#[test]
+fn faults_overtake_events() {
+    let (space, device) = space(4, Features::EVENT_REMOVE);
+    register(&device, space.range(), RegisterMode::MISSING);
+    space.remove(PageRange::one(space.page(0)));
+    space.touch(1, space.page(2), false);
+    space.touch(2, space.page(3), false);
+    let seen = events(&device);
+    assert!(matches!(
+        &seen[..],
+        [Event::Fault(a), Event::Fault(b), Event::Remove(_)]
+            if a.page() == space.page(2) && b.page() == space.page(3)
+    ));
+}
+
+#[test]
 fn moves_follow_the_rules() {
     let (space, device) = space(16, Features::NONE);
     let staging = space.open(Features::NONE);

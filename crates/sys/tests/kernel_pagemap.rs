@@ -4,7 +4,7 @@ mod common;
 
 use common::{Area, register};
 use muninn_sys::pagemap::{Categories, PageScan, Pagemap, PagemapEntry, Query, Region};
-use muninn_sys::uffd::{FaultDevice, Features, PageRange, RegisterMode, Wake};
+use muninn_sys::uffd::{Cause, FaultDevice, Features, PageRange, RegisterMode, Wake};
 use muninn_types::PageNo;
 
 const NOTHING: Region = Region {
@@ -83,4 +83,40 @@ fn scans_find_what_is_present_in_bounds() {
     let scanned = pagemap.scan(area.range(), &absent, &mut found).unwrap();
     assert_eq!(scanned.regions, 100);
     assert_eq!(found[0].range.first(), area.page(1));
+}
+
+#[test]
+fn absent_pages_count_as_written_and_bear_a_mark_once_they_are_taken() {
+    let area = Area::new(4);
+    let device = open_or_skip!(Features::WP_ASYNC.union(Features::WP_UNPOPULATED));
+    // At both ends, so that the page table of the absent ones is there.
+    area.write(0, 1);
+    area.write(3, 1);
+    register(
+        &device,
+        area.range(),
+        RegisterMode::MISSING_AND_WRITE_PROTECT,
+    );
+    let pagemap = Pagemap::open().unwrap();
+    let mut found = [NOTHING; 4];
+    let present_only = Query {
+        all_of: Categories::WRITTEN | Categories::PRESENT,
+        protect: false,
+        ..Query::TAKE_WRITTEN
+    };
+    let scanned = pagemap
+        .scan(area.range(), &present_only, &mut found)
+        .unwrap();
+    assert_eq!(scanned.regions, 2);
+    assert_eq!(found[0].range, area.run(0, 1));
+    assert_eq!(found[1].range, area.run(3, 1));
+    let scanned = pagemap
+        .scan(area.range(), &Query::TAKE_WRITTEN, &mut found)
+        .unwrap();
+    assert_eq!(scanned.regions, 1);
+    assert_eq!(found[0].range, area.range(), "all of them");
+    assert_eq!(
+        device.zero(area.run(1, 1), Wake::Now).unwrap_err().cause,
+        Cause::Exists
+    );
 }

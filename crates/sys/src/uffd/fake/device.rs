@@ -277,7 +277,7 @@ impl FaultDevice for FakeFaultDevice {
                 .features
                 .contains(Features::WP_UNPOPULATED);
             let entry = self.owned(state, page)?;
-            if entry.present || unpopulated {
+            if entry.present || (unpopulated && !entry.poisoned) {
                 entry.write_protected = protect;
             }
             Ok(())
@@ -316,7 +316,10 @@ impl FaultDevice for FakeFaultDevice {
                 let port = self.port;
                 if let Some(at) = state.removals.iter().position(|r| *r == (port, range)) {
                     state.removals.remove(at);
-                    state.clear(range);
+                    match &mut state.held {
+                        Some(held) => held.push(range),
+                        None => state.clear(range),
+                    }
                 }
             }
             drop(state);

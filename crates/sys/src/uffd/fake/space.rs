@@ -47,6 +47,7 @@ impl FakeSpace {
             ports: Vec::new(),
             waiting: Vec::new(),
             removals: Vec::new(),
+            held: None,
             memory,
         };
         Ok(FakeSpace {
@@ -138,6 +139,20 @@ impl FakeSpace {
         }
         let removals = announced.into_iter().map(|port| (port, range));
         state.removals.extend(removals);
+    }
+
+    /// From now on, pages whose removal was read stay until [`FakeSpace::finish_removals`]: the
+    /// removing thread of the kernel goes on in its own time, and what is copied before is lost.
+    pub fn hold_removals(&self) {
+        self.lock().held.get_or_insert_default();
+    }
+
+    /// Lets the removals that were held take effect, and holds no more of them.
+    pub fn finish_removals(&self) {
+        let mut state = self.lock();
+        for range in state.held.take().unwrap_or_default() {
+            state.clear(range);
+        }
     }
 
     /// The program unmaps pages. They are gone at once; the event tells afterwards.

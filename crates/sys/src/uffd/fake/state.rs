@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) waiting: Vec<Waiting>,
     /// Pages whose removal was announced and takes effect when the event is read.
     pub(super) removals: Vec<(usize, PageRange)>,
+    /// Removals that were read and take effect when the test says so.
+    pub(super) held: Option<Vec<PageRange>>,
     pub(super) memory: Mapping,
 }
 
@@ -93,12 +95,19 @@ impl State {
             return Touch::Sigbus;
         }
         let with_id = port.features.contains(Features::THREAD_ID);
-        port.events.push_back(Event::Fault(Fault {
+        let fault = Event::Fault(Fault {
             address: page.addr(),
             kind,
             write,
             thread: if with_id { thread } else { 0 },
-        }));
+        });
+        // Faults overtake everything else that waits to be read.
+        let others = port
+            .events
+            .iter()
+            .position(|e| !matches!(e, Event::Fault(_)));
+        port.events
+            .insert(others.unwrap_or(port.events.len()), fault);
         self.waiting.push(Waiting {
             thread,
             page,
@@ -174,15 +183,25 @@ impl State {
         }
     }
 
+    fn tracks_writes(&self, page: &Page) -> bool {
+        page.owner.is_some_and(|(port, mode)| {
+            mode.write_protect && self.ports[port].features.contains(Features::WP_ASYNC)
+        })
+    }
+
     pub(super) fn categories(&self, page: &Page) -> Categories {
-        let tracked = page.owner.is_some_and(|(_, mode)| mode.write_protect);
         let mut set = Categories::NONE;
-        if tracked {
+        if self.tracks_writes(page) {
             set = set | Categories::WP_ALLOWED;
         }
         if page.present {
             set = set | Categories::PRESENT;
         }
+        // The kernel keeps marks where it keeps entries of swap, and tells them as such.
+        if page.has_mark() {
+            set = set | Categories::SWAPPED;
+        }
+        // So is an absent page that was never protected: nothing says it was not.
         if !page.write_protected {
             set = set | Categories::WRITTEN;
         }
