@@ -74,10 +74,12 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         server.drain(None).map_err(unreachable)?;
         let report = look(&mut server, &shown, Duration::ZERO, Instant::now());
         let report = report.map_err(unreachable)?;
-        return match args.json {
-            true => Ok(ui::print_json(&report)),
-            false => Ok(ui::print_out(&format!("{shown} grants memory again"))),
-        };
+        if args.json {
+            ui::print_json(&report);
+        } else {
+            ui::print_out(&format!("{shown} grants memory again"));
+        }
+        return Ok(());
     }
     if args.within < Duration::from_millis(1) {
         return Err(Failure::usage(

@@ -3,10 +3,10 @@
 //! What is *needed* is what Muninn has no other way for. The rest makes it faster or safer.
 
 use super::machine::Machine;
+use super::uffd;
 use muninn_sys::limits::{Limit, Limited};
 use muninn_sys::memory::{HugePages, ShmemThp};
 use muninn_sys::proc::{self, ProcSource};
-use muninn_sys::uffd::{Features, Route};
 use muninn_types::Bytes;
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ pub struct Check {
 }
 
 impl Check {
-    fn new(name: &str, ok: bool, found: impl Into<String>, advice: &str) -> Check {
+    pub(super) fn new(name: &str, ok: bool, found: impl Into<String>, advice: &str) -> Check {
         Check {
             name: name.to_string(),
             ok,
@@ -42,7 +42,7 @@ impl Check {
         }
     }
 
-    fn needed(mut self) -> Check {
+    pub(super) fn needed(mut self) -> Check {
         self.needed = true;
         self
     }
@@ -51,8 +51,8 @@ impl Check {
 pub fn all(machine: &impl Machine) -> Vec<Check> {
     let source = machine.proc();
     let mut checks = vec![kernel(source)];
-    checks.extend(uffd_ways(machine));
-    checks.extend(uffd_features(machine));
+    checks.extend(uffd::ways(machine));
+    checks.extend(uffd::features(machine));
     checks.push(tried(
         "pagemap-scan",
         machine.pagemap_scan(),
@@ -89,7 +89,7 @@ pub fn all(machine: &impl Machine) -> Vec<Check> {
     checks
 }
 
-fn tried(name: &str, result: Result<(), String>, good: &str, advice: &str) -> Check {
+pub(super) fn tried(name: &str, result: Result<(), String>, good: &str, advice: &str) -> Check {
     match result {
         Ok(()) => Check::new(name, true, good, ""),
         Err(why) => Check::new(name, false, why, advice),
@@ -105,146 +105,6 @@ fn kernel(source: &impl ProcSource) -> Check {
     let advice = "Linux 6.8 is the first with all that is used: what is missing is below; newer is \
                   better";
     Check::new("kernel", ok, format!("Linux {release}"), advice)
-}
-
-/// Both ways to a descriptor, and the setting that opens the first to everyone.
-fn uffd_ways(machine: &impl Machine) -> Vec<Check> {
-    let syscall = machine.open_uffd(Route::Syscall);
-    let device = machine.open_uffd(Route::Device);
-    let any = syscall.is_ok() || device.is_ok();
-    let one_is_enough = if any {
-        "nothing is lost, as the other way works"
-    } else {
-        "see 'userfaultfd'"
-    };
-    let all = match (any, machine.open_uffd_user_mode()) {
-        (true, _) => Check::new("userfaultfd", true, "permitted", ""),
-        (false, user_mode) => Check::new(
-            "userfaultfd",
-            false,
-            match user_mode {
-                Ok(()) => "permitted for faults of user code only",
-                Err(_) => "not permitted",
-            },
-            "unmodified programs cannot use far memory, as system calls touch their pages, too: \
-             run as root or with CAP_SYS_PTRACE, or give the user access to /dev/userfaultfd \
-             (chmod or a udev rule), or set vm.unprivileged_userfaultfd=1",
-        ),
-    };
-    let setting = match proc::sysctl(machine.proc(), "vm.unprivileged_userfaultfd") {
-        Ok(value) => Check::new(
-            "vm.unprivileged_userfaultfd",
-            value == 1 || any,
-            value.to_string(),
-            "'sysctl vm.unprivileged_userfaultfd=1' lets every user have it",
-        ),
-        Err(error) => Check::new("vm.unprivileged_userfaultfd", any, error.to_string(), ""),
-    };
-    vec![
-        all.needed(),
-        tried(
-            "userfaultfd-syscall",
-            syscall,
-            "opened by system call",
-            one_is_enough,
-        ),
-        tried(
-            "userfaultfd-device",
-            device,
-            "opened by /dev/userfaultfd",
-            one_is_enough,
-        ),
-        setting,
-    ]
-}
-
-/// Features of userfaultfd: whether the pager must have them, and what it costs to be without.
-const FEATURES: [(Features, bool, &str); 12] = [
-    (
-        Features::EVENT_FORK,
-        false,
-        "children of a program that forks cannot use far memory: use Linux 4.11 or newer",
-    ),
-    (
-        Features::EVENT_REMAP,
-        true,
-        "a program that moves its memory would lose pages: use Linux 4.11 or newer",
-    ),
-    (
-        Features::EVENT_REMOVE,
-        true,
-        "pages that a program discards would come back: use Linux 4.11 or newer",
-    ),
-    (
-        Features::EVENT_UNMAP,
-        true,
-        "memory that a program gives back would never be freed: use Linux 4.11 or newer",
-    ),
-    (
-        Features::MOVE,
-        true,
-        "pages cannot be taken out of a running program without a race: use Linux 6.8 or newer",
-    ),
-    (
-        Features::PAGEFAULT_FLAG_WP,
-        false,
-        "writes cannot be noticed, so every page that leaves is compared: use Linux 5.7 or newer",
-    ),
-    (
-        Features::WP_ASYNC,
-        false,
-        "noticing a write costs a fault of 5 µs instead of 0.8: use Linux 6.7 or newer",
-    ),
-    (
-        Features::WP_UNPOPULATED,
-        false,
-        "absent pages must be filled before they can be watched: use Linux 6.4 or newer",
-    ),
-    (
-        Features::SIGBUS,
-        false,
-        "the managed heap takes 5 µs for a fault instead of 3.5: use Linux 4.14 or newer",
-    ),
-    (
-        Features::THREAD_ID,
-        false,
-        "a fault cannot be served on the CPU of its thread, 9 µs instead of 5: use Linux 4.14 or \
-         newer",
-    ),
-    (
-        Features::POISON,
-        false,
-        "a page that is lost ends the program without naming the page: use Linux 6.6 or newer",
-    ),
-    (
-        Features::MISSING_SHMEM,
-        false,
-        "memory shared between processes stays local: use Linux 4.11 or newer",
-    ),
-];
-
-fn uffd_features(machine: &impl Machine) -> Vec<Check> {
-    let supported = machine.uffd_features();
-    let forks = machine.open_uffd_with_forks();
-    let check = |&(feature, needed, advice): &(Features, bool, &str)| {
-        let name = format!("userfaultfd-{feature}");
-        let check = match &supported {
-            Err(why) => Check::new(&name, false, why.clone(), "see 'userfaultfd'"),
-            Ok(found) if !found.contains(feature) => {
-                Check::new(&name, false, "not in this kernel", advice)
-            }
-            Ok(_) if feature == Features::EVENT_FORK => tried(
-                &name,
-                forks.clone(),
-                "in this kernel, permitted",
-                "children of a program that forks cannot use far memory: run as root or with \
-                 CAP_SYS_PTRACE",
-            ),
-            Ok(_) => Check::new(&name, true, "in this kernel", ""),
-        };
-        if needed { check.needed() } else { check }
-    };
-    FEATURES.iter().map(check).collect()
 }
 
 fn huge_pages(source: &impl ProcSource) -> Vec<Check> {

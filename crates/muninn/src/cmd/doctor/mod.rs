@@ -4,6 +4,7 @@ mod checks;
 mod machine;
 #[cfg(test)]
 mod tests;
+mod uffd;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::ui;
