@@ -7,6 +7,7 @@
 
 pub mod charts;
 pub mod cost;
+pub mod exact_lru;
 pub mod optimum;
 pub mod pager;
 pub mod summary;
@@ -102,6 +103,8 @@ pub struct Row {
     pub hit_rate: f64,
     /// The fewest misses possible without prefetching.
     pub optimum_misses: u64,
+    /// Misses of exact LRU, which the pager cannot have: it would have to see every access.
+    pub lru_misses: u64,
     /// Absent where the optimum has no misses.
     pub ratio_to_optimum: Option<f64>,
     pub staged_hits: u64,
@@ -131,6 +134,7 @@ struct Case {
     local: Percent,
     local_pages: u32,
     optimum_misses: u64,
+    lru_misses: u64,
 }
 
 /// How many cells the grid has.
@@ -166,14 +170,20 @@ pub fn run(config: &Config, done: &(dyn Fn() + Sync)) -> Result<Vec<Row>, EvictS
                 local,
                 local_pages,
                 optimum_misses: 0,
+                lru_misses: 0,
             });
         }
     }
-    let optima = in_parallel(cases.len(), |i| {
-        optimum::misses(&traces[cases[i].trace], cases[i].local_pages)
+    let yardsticks = in_parallel(cases.len(), |i| {
+        let (trace, local_pages) = (&traces[cases[i].trace], cases[i].local_pages);
+        (
+            optimum::misses(trace, local_pages),
+            exact_lru::misses(trace, local_pages),
+        )
     });
-    for (case, misses) in cases.iter_mut().zip(optima) {
-        case.optimum_misses = misses;
+    for (case, (optimum, lru)) in cases.iter_mut().zip(yardsticks) {
+        case.optimum_misses = optimum;
+        case.lru_misses = lru;
     }
     let per_case = config.evict.len() * config.prefetch.len();
     Ok(in_parallel(cells(config), |i| {
@@ -250,6 +260,7 @@ fn cell(
         miss_ratio: of_accesses(counts.misses),
         hit_rate: of_accesses(counts.accesses - faults),
         optimum_misses: case.optimum_misses,
+        lru_misses: case.lru_misses,
         ratio_to_optimum: share(counts.misses, case.optimum_misses),
         staged_hits: counts.staged_hits,
         buffer_hits: counts.buffer_hits,

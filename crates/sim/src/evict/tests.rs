@@ -34,6 +34,7 @@ fn counts_add_up_in_every_cell() {
         let faults = r.misses + r.staged_hits + r.buffer_hits + r.first_touches;
         assert!((r.hit_rate - (1.0 - faults as f64 / r.accesses as f64)).abs() < 1e-9);
         assert_eq!(r.accesses, 4_000);
+        assert!(r.lru_misses >= r.optimum_misses);
         assert!(r.prefetch_used <= r.prefetched + u64::from(r.local_pages));
         if r.prefetch == "none" {
             assert_eq!((r.prefetched, r.buffer_hits), (0, 0));

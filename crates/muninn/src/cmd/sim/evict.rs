@@ -256,18 +256,29 @@ fn print_summary(rows: &[Row], pairs: &[summary::Pair]) {
     };
 
     if prefetches.contains(&none) {
-        let mut table = ui::Table::new(std::iter::once("trace").chain(evicts.iter().copied()));
+        let head = ["trace"].into_iter().chain(evicts.iter().copied());
+        let mut table = ui::Table::new(head.chain(["(lru)"]));
         for trace in &traces {
-            let ratio = |evict: &&str| {
-                let cells = of(trace, evict, none);
-                let ratios = cells.iter().filter_map(|r| r.ratio_to_optimum);
-                let mean = summary::geometric_mean(ratios);
+            let mean = |ratios: Vec<f64>| {
+                let mean = summary::geometric_mean(ratios.into_iter());
                 optional(Some(mean).filter(|m| m.is_finite()))
             };
-            table.row(std::iter::once(trace.to_string()).chain(evicts.iter().map(ratio)));
+            let ratio = |evict: &&str| {
+                let cells = of(trace, evict, none);
+                mean(cells.iter().filter_map(|r| r.ratio_to_optimum).collect())
+            };
+            let lru = of(trace, evicts[0], none);
+            let lru = lru.iter().filter(|r| r.optimum_misses > 0);
+            let lru = mean(
+                lru.map(|r| r.lru_misses as f64 / r.optimum_misses as f64)
+                    .collect(),
+            );
+            let cells = evicts.iter().map(ratio).chain([lru]);
+            table.row([trace.to_string()].into_iter().chain(cells));
         }
         ui::print_out(&format!(
-            "Misses relative to the offline optimum, without prefetching\n\n{table}\n"
+            "Misses relative to the offline optimum, without prefetching; (lru) would have to see every\n\
+             access\n\n{table}\n"
         ));
     }
 
