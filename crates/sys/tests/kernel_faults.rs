@@ -58,6 +58,7 @@ fn both_ways_lead_to_a_descriptor() {
 
 #[test]
 fn without_permission_the_error_says_so_and_user_mode_still_works() {
+    let _turn = common::turn();
     let nobody = 65534;
     let child = common::fork(|| {
         // SAFETY: gives up root in the child only, by system calls; there is nothing to undo.
@@ -266,6 +267,7 @@ fn a_poisoned_page_is_sigbus_which_a_guarded_copy_survives() {
 
 #[test]
 fn marks_on_absent_pages_stop_zeros_and_moves_but_not_copies() {
+    let _turn = common::turn();
     let (area, stage) = (Area::new(4), Area::new(4));
     let device = open_or_skip!(Features::WP_UNPOPULATED | Features::MOVE);
     area.write(3, 3);

@@ -35,9 +35,12 @@ struct Setup {
     stage: Area,
     of_program: Userfaultfd,
     of_stage: Userfaultfd,
+    _turn: std::sync::MutexGuard<'static, ()>,
 }
 
+/// Holds the turn: a fork by another test would share our pages, which cannot be moved then.
 fn setup(pages: u64) -> Option<Setup> {
+    let turn = common::turn();
     let of_program = common::open(Features::MOVE)?;
     let of_stage = common::open(Features::MOVE)?;
     let (program, stage) = (Area::new(pages), Area::new(pages));
@@ -49,6 +52,7 @@ fn setup(pages: u64) -> Option<Setup> {
         stage,
         of_program,
         of_stage,
+        _turn: turn,
     })
 }
 
@@ -115,6 +119,7 @@ fn holes_need_to_be_allowed() {
 
 #[test]
 fn a_moved_page_is_writable_and_has_lost_its_protection() {
+    let _turn = common::turn();
     let features = Features::MOVE.union(Features::PAGEFAULT_FLAG_WP);
     let (program, stage) = (Area::new(1), Area::new(1));
     let device = open_or_skip!(features);
@@ -160,7 +165,6 @@ fn both_sides_must_be_writable() {
 
 #[test]
 fn pages_shared_after_a_fork_are_busy() {
-    let _turn = common::turn();
     let Some(s) = setup(2) else { return };
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let raw_reader = std::os::fd::AsRawFd::as_raw_fd(&reader);

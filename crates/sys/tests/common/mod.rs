@@ -47,7 +47,8 @@ macro_rules! open_or_skip {
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Keeps tests apart that change the whole process: a fork is told to every descriptor.
+/// Keeps tests apart that fork from those that a fork disturbs: it is told to every descriptor
+/// with EVENT_FORK, and makes all private pages shared, which cannot be moved.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
