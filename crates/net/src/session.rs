@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::error::NetError;
-use crate::lane::{Lane, PLAIN_TOKEN};
+use crate::lane::Lane;
 use crate::wire_lane::WireLane;
 use muninn_proto::auth::{Key, SessionSecret};
 use muninn_proto::client::{
@@ -12,11 +12,13 @@ use muninn_proto::framing::FrameBuffer;
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, ByteStream, Stream, Transfer};
 use muninn_sys::{clock, proc, rand};
-use muninn_types::{Bytes, Class, LaneId, LaneKind, Nanos, SessionId};
+use muninn_types::{Bytes, Class, GrantId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{
-    DrainReport, ErrorCode, Notice, Refusal, ShortText, StatusPage, Transport as Wire,
+    DrainReport, ErrorCode, GrantInfo, MAX_GRANTS, Notice, Refusal, ShortText, StatusPage,
+    Transport as Wire,
 };
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -32,6 +34,9 @@ pub struct SessionOptions {
     /// How long to spin for an answer before sleeping.
     pub spin: Duration,
     pub connect_timeout: Duration,
+    /// Mark no packets with their class: switches then treat all alike (Glitter's safeguard; the
+    /// server has its own switch).
+    pub equal_classes: bool,
 }
 
 impl Default for SessionOptions {
@@ -42,6 +47,7 @@ impl Default for SessionOptions {
             deadline: Duration::from_secs(30),
             spin: Duration::from_micros(50),
             connect_timeout: Duration::from_secs(3),
+            equal_classes: false,
         }
     }
 }
@@ -142,6 +148,7 @@ pub struct SessionCore {
     pub lease: Duration,
     pub deadline: Duration,
     pub spin: Duration,
+    pub equal_classes: bool,
     pub server: ShortText,
     pub max_grant: Bytes,
     /// When the server was last heard of.
@@ -152,9 +159,16 @@ pub struct SessionCore {
     lanes: Mutex<LaneIds>,
     resumes: AtomicU64,
     drain_left_ms: AtomicU64,
+    next_call: AtomicU64,
 }
 
 impl SessionCore {
+    /// Marks a lane's packets with its class.
+    pub fn mark(&self, stream: &Stream, kind: LaneKind) {
+        if !self.equal_classes {
+            stream.set_class(kind.mark());
+        }
+    }
     /// Something of the server arrived.
     pub fn heard(&self, when: Nanos) {
         self.last_heard.store(when.0, Relaxed);
@@ -229,12 +243,52 @@ impl SessionCore {
     }
 }
 
+/// The control lane, and answers to calls that were no longer waited for.
+#[derive(Debug)]
+struct ControlLane {
+    lane: WireLane,
+    /// Grants that came too late, with their descriptors: nobody knows of them. Bounded by the
+    /// lane's window.
+    late: Vec<(Answer, Vec<OwnedFd>)>,
+}
+
+impl ControlLane {
+    fn new(core: &Arc<SessionCore>, stream: Stream) -> ControlLane {
+        let machine = LaneMachine::new(CONTROL_WINDOW);
+        let core = Arc::clone(core);
+        ControlLane {
+            lane: WireLane::new(core, LaneId(0), LaneKind::Control, Some(stream), machine),
+            late: Vec::new(),
+        }
+    }
+
+    fn came_late(&mut self, answer: Answer) {
+        let infos = grants_of(&answer);
+        if !infos.is_empty() {
+            let with_it = infos.iter().filter(|info| info.descriptor).count();
+            let fds = (0..with_it).filter_map(|_| self.lane.take_descriptor());
+            let fds = fds.collect();
+            self.late.push((answer, fds));
+        }
+    }
+}
+
+fn grants_of(answer: &Answer) -> &[GrantInfo] {
+    match answer {
+        Answer::Granted(info) => std::slice::from_ref(info),
+        Answer::Adopted(infos) => infos,
+        _ => &[],
+    }
+}
+
 /// The control lane and the thread that keeps the lease.
 #[derive(Debug)]
 pub struct Session {
     pub core: Arc<SessionCore>,
-    control: Arc<Mutex<WireLane>>,
+    control: Arc<Mutex<ControlLane>>,
     keeper: Option<Keeper>,
+    /// Grants to be given back: they came too late.
+    strays: Mutex<Vec<GrantId>>,
 }
 
 #[derive(Debug)]
@@ -270,6 +324,7 @@ impl Session {
             lease: Duration::from_millis(u64::from(welcome.lease_ms)),
             deadline: options.deadline,
             spin: options.spin,
+            equal_classes: options.equal_classes,
             server: welcome.server,
             max_grant: Bytes(welcome.max_grant_bytes),
             last_heard: AtomicU64::new(clock::now().0),
@@ -278,20 +333,15 @@ impl Session {
             lanes: Mutex::default(),
             resumes: AtomicU64::new(0),
             drain_left_ms: AtomicU64::new(0),
+            next_call: AtomicU64::new(0),
         });
-        let control = WireLane::new(
-            Arc::clone(&core),
-            LaneId(0),
-            LaneKind::Control,
-            Some(stream),
-            LaneMachine::new(CONTROL_WINDOW),
-        );
-        let control = Arc::new(Mutex::new(control));
+        let control = Arc::new(Mutex::new(ControlLane::new(&core, stream)));
         let keeper = keep(Arc::clone(&core), Arc::clone(&control));
         Ok(Session {
             core,
             control,
             keeper: Some(keeper),
+            strays: Mutex::default(),
         })
     }
 
@@ -304,24 +354,41 @@ impl Session {
         Ok(WireLane::new(core, id, kind, None, machine))
     }
 
-    fn lock(&self) -> MutexGuard<'_, WireLane> {
+    fn lock(&self) -> MutexGuard<'_, ControlLane> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks, waits, and hands the control lane to `with` while the answer is fresh (descriptors
-    /// that came with it are there).
-    pub fn call_with<R>(
+    /// Asks, waits, and shows `with` every grant that was answered and the descriptors that came
+    /// with it, in the server's order: this call's, and before it those of calls that were given up
+    /// (see [`Session::take_strays`]).
+    pub fn call_with(
         &self,
         control: Control,
         deadline: Duration,
-        with: impl FnOnce(Answer, &mut WireLane) -> R,
-    ) -> Result<R, NetError> {
+        mut with: impl FnMut(&Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String>,
+    ) -> Result<Answer, NetError> {
         let ends = clock::now() + Nanos::from(deadline);
         loop {
             let mut lane = self.lock();
             let left = ends.saturating_sub(clock::now());
-            match call(&self.core, &mut lane, control.clone(), left.into()) {
-                Ok(answer) => return Ok(with(answer, &mut lane)),
+            let answered = call(&self.core, &mut lane, control.clone(), left.into());
+            for (late, fds) in std::mem::take(&mut lane.late) {
+                let _ = with(&late, &mut fds.into_iter());
+                let ids = grants_of(&late).iter().map(|info| info.grant);
+                self.lock_strays().extend(ids);
+            }
+            match answered {
+                Ok(answer) => {
+                    let mut fds = std::iter::from_fn(|| lane.lane.take_descriptor());
+                    return match with(&answer, &mut fds) {
+                        Ok(()) => Ok(answer),
+                        Err(why) => {
+                            let ids = grants_of(&answer).iter().map(|info| info.grant);
+                            self.lock_strays().extend(ids);
+                            Err(NetError::Map(self.core.address.clone(), why))
+                        }
+                    };
+                }
                 // Freed memory is being wiped: it will be there in a moment.
                 Err(error) if error.is_refusal(ErrorCode::TryAgain) && clock::now() < ends => {
                     drop(lane);
@@ -335,13 +402,20 @@ impl Session {
         }
     }
 
-    pub fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
-        self.call_with(control, deadline, |answer, _| answer)
+    fn lock_strays(&self) -> MutexGuard<'_, Vec<GrantId>> {
+        self.strays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grants that nobody waits for any more, for the caller to release: a few at a time.
+    pub fn take_strays(&self) -> Vec<GrantId> {
+        let mut strays = self.lock_strays();
+        let some = strays.len().min(MAX_GRANTS);
+        strays.drain(..some).collect()
     }
 
     /// Breaks the control connection, as a fault would.
     pub fn cut(&self) {
-        self.lock().cut();
+        self.lock().lane.cut();
     }
 }
 
@@ -361,30 +435,39 @@ impl Drop for Session {
     }
 }
 
+/// Asks and waits. What is not answered in time stays under way, and is asked again on the next
+/// connection: the server may have done it, and only its answer tells what.
 fn call(
     core: &SessionCore,
-    lane: &mut WireLane,
+    control_lane: &mut ControlLane,
     control: Control,
     deadline: Duration,
 ) -> Result<Answer, NetError> {
     let asked = clock::now();
     let ends = asked + Nanos::from(deadline);
-    let op = Operation {
+    let token = core.next_call.fetch_add(1, Relaxed);
+    let mut waiting = Some(Operation {
         verb: Verb::Control(control),
         class: Class::Control,
         data: Buffer::empty(),
-        token: PLAIN_TOKEN,
-    };
-    if lane.post(op).is_err() {
-        return Err(NetError::Timeout(core.address.clone(), deadline));
-    }
+        token,
+    });
     loop {
+        let lane = &mut control_lane.lane;
+        if let Some(op) = waiting.take() {
+            waiting = lane.post(op).err();
+        }
         let left = ends.saturating_sub(clock::now());
         let done = lane.poll(left.into());
         while let Some(notice) = lane.pop_notice() {
             core.note(notice);
         }
         match done {
+            Some(done) if done.operation.token != token => {
+                if let Ok(answer) = done.result {
+                    control_lane.came_late(answer);
+                }
+            }
             Some(done) => {
                 if done.result.is_ok() {
                     core.answered(asked);
@@ -392,7 +475,8 @@ fn call(
                 return done.result.map_err(|e| NetError::from_op(&core.address, e));
             }
             None if left == Nanos::ZERO => {
-                lane.abandon_all();
+                // Perhaps it is only this connection.
+                lane.cut();
                 return Err(NetError::Timeout(core.address.clone(), deadline));
             }
             None => {}
@@ -401,7 +485,7 @@ fn call(
 }
 
 /// Renews the lease four times as often as it runs out, and hears the server's notices.
-fn keep(core: Arc<SessionCore>, control: Arc<Mutex<WireLane>>) -> Keeper {
+fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let stopped = Arc::clone(&stop);
     let work = move || {
@@ -440,7 +524,7 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<WireLane>>) -> Keeper {
 #[derive(Debug)]
 pub struct Observer {
     core: Arc<SessionCore>,
-    lane: WireLane,
+    lane: ControlLane,
 }
 
 impl Observer {
@@ -460,6 +544,7 @@ impl Observer {
             lease,
             deadline: options.deadline,
             spin: Duration::ZERO,
+            equal_classes: options.equal_classes,
             server: opened.welcome.server,
             max_grant: Bytes(opened.welcome.max_grant_bytes),
             last_heard: AtomicU64::new(clock::now().0),
@@ -468,14 +553,9 @@ impl Observer {
             lanes: Mutex::default(),
             resumes: AtomicU64::new(0),
             drain_left_ms: AtomicU64::new(0),
+            next_call: AtomicU64::new(0),
         });
-        let lane = WireLane::new(
-            Arc::clone(&core),
-            LaneId(0),
-            LaneKind::Control,
-            Some(stream),
-            LaneMachine::new(CONTROL_WINDOW),
-        );
+        let lane = ControlLane::new(&core, stream);
         Ok(Observer { core, lane })
     }
 

@@ -9,7 +9,6 @@ use crate::error::NetError;
 use crate::lane::{Done, Lane, Op, checked_total};
 use crate::session::{DATA_WINDOW, Session, SessionCore, SessionOptions};
 use crate::transport::{Kind, Mapped, Transport};
-use crate::wire_lane::WireLane;
 use muninn_proto::client::{Answer, Completion, Control, OpError, Verb};
 use muninn_sys::clock;
 use muninn_sys::memory::{
@@ -19,6 +18,7 @@ use muninn_sys::socket::Address;
 use muninn_types::{Bytes, GrantId, LaneKind};
 use muninn_wire::{ErrorCode, GrantInfo, Refusal, Seg, Transport as Wire};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -46,14 +46,16 @@ impl Table {
     }
 
     /// Adds a grant, mapping its segment if this is the first of it.
-    fn add(&self, info: &GrantInfo, writable: bool, lane: &mut WireLane) -> Result<(), String> {
+    fn add(
+        &self,
+        info: &GrantInfo,
+        writable: bool,
+        fds: &mut dyn Iterator<Item = OwnedFd>,
+    ) -> Result<(), String> {
         let key = (info.segment.0, info.incarnation);
         let mut maps = self.write();
         if info.descriptor {
-            let fd = lane
-                .descriptors
-                .pop_front()
-                .ok_or("the server sent no descriptor")?;
+            let fd = fds.next().ok_or("the server sent no descriptor")?;
             let access = if writable {
                 Access::ReadWrite
             } else {
@@ -165,10 +167,6 @@ impl ShmSession {
     pub fn cut(&self) {
         self.session.cut();
     }
-
-    fn map_error(&self, why: String) -> NetError {
-        NetError::Map(self.session.core.address.clone(), why)
-    }
 }
 
 impl Transport for ShmSession {
@@ -207,24 +205,25 @@ impl Transport for ShmSession {
             Control::Share(grants) => self.table.freeze(grants),
             _ => Vec::new(),
         };
-        let answered = self.session.call_with(control, deadline, |answer, lane| {
-            match &answer {
-                Answer::Granted(info) => self.table.add(info, true, lane)?,
-                Answer::Adopted(infos) => {
-                    for info in infos {
-                        self.table.add(info, false, lane)?;
-                    }
-                }
-                _ => {}
-            }
-            Ok(answer)
-        });
+        let answered = self
+            .session
+            .call_with(control, deadline, |answer, fds| match answer {
+                Answer::Granted(info) => self.table.add(info, true, fds),
+                Answer::Adopted(infos) => infos
+                    .iter()
+                    .try_for_each(|info| self.table.add(info, false, fds)),
+                _ => Ok(()),
+            });
         // Refused is surely not done. After anything else the server may have done it.
         if let Err(NetError::Refused(..) | NetError::Operation(_)) = &answered {
             self.table.restore(removed);
             self.table.thaw(&frozen);
         }
-        answered?.map_err(|why| self.map_error(why))
+        let strays = self.session.take_strays();
+        if !strays.is_empty() {
+            let _ = self.call(Control::Release(strays), deadline);
+        }
+        answered
     }
 
     fn mapped(&self, grant: GrantId) -> Option<Mapped> {

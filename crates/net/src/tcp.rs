@@ -48,7 +48,12 @@ impl Transport for TcpSession {
         Ok(Box::new(self.session.lane(kind)?))
     }
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
-        self.session.call(control, deadline)
+        let answered = self.session.call_with(control, deadline, |_, _| Ok(()));
+        let strays = self.session.take_strays();
+        if !strays.is_empty() {
+            let _ = self.call(Control::Release(strays), deadline);
+        }
+        answered
     }
     fn lost(&self) -> Option<String> {
         self.session.core.lost()

@@ -8,11 +8,11 @@ use crate::buffer::Buffer;
 use crate::error::NetError;
 use crate::lane::{Done, Lane, Op};
 use crate::session::{SessionCore, open_stream};
-use muninn_proto::client::{HandshakeError, Lane as LaneMachine, Purpose, Transmit};
+use muninn_proto::client::{Answer, HandshakeError, Lane as LaneMachine, Purpose, Transmit};
 use muninn_sys::clock;
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, Piece, ReceivedFds, Stream, Transfer};
-use muninn_types::{Class, LaneId, LaneKind, Nanos, SessionId};
+use muninn_types::{LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{ErrorCode, Notice};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -55,8 +55,11 @@ pub struct WireLane {
     attached: bool,
     retry_at: Nanos,
     retry_pause: Duration,
-    /// Memory files that arrived, in order. Only control lanes over a Unix socket get any.
-    pub descriptors: VecDeque<OwnedFd>,
+    /// Memory files that arrived, in order, before the replies they belong to were looked at. Only
+    /// control lanes over a Unix socket get any.
+    arrived: VecDeque<OwnedFd>,
+    /// Those of replies that were looked at.
+    descriptors: VecDeque<OwnedFd>,
 }
 
 impl WireLane {
@@ -68,7 +71,7 @@ impl WireLane {
         machine: LaneMachine<Buffer>,
     ) -> WireLane {
         if let Some(stream) = &stream {
-            mark(stream, kind);
+            core.mark(stream, kind);
         }
         WireLane {
             core,
@@ -83,6 +86,7 @@ impl WireLane {
             outstanding: 0,
             retry_at: Nanos::ZERO,
             retry_pause: RETRY_FIRST,
+            arrived: VecDeque::new(),
             descriptors: VecDeque::new(),
         }
     }
@@ -94,9 +98,31 @@ impl WireLane {
     /// Breaks the connection, as a fault would; it is made again on the next use.
     pub fn cut(&mut self) {
         self.stream = None;
+        // What is complete keeps its descriptors; those of replies in the middle come again.
+        while let Some(done) = self.pop_done() {
+            self.stash.push_back(done);
+        }
+        self.arrived.clear();
         self.machine.cut();
         self.sending = Sending::default();
-        self.descriptors.clear();
+    }
+
+    /// The next completion, its descriptors put in place.
+    fn pop_done(&mut self) -> Option<Done> {
+        let done = self.machine.pop()?;
+        let with_it = match &done.result {
+            Ok(Answer::Granted(info)) => usize::from(info.descriptor),
+            Ok(Answer::Adopted(infos)) => infos.iter().filter(|info| info.descriptor).count(),
+            _ => 0,
+        };
+        let with_it = with_it.min(self.arrived.len());
+        self.descriptors.extend(self.arrived.drain(..with_it));
+        Some(done)
+    }
+
+    /// The next memory file of the replies that were polled, in their order.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptors.pop_front()
     }
 
     /// Connects again if need be. False: not now; the session may be lost for good.
@@ -125,7 +151,7 @@ impl WireLane {
         let patience = Duration::from_millis(500).min(self.core.lease);
         let failed = match open_stream(&self.core.address, &self.core.key, purpose, patience) {
             Ok((stream, _)) => {
-                mark(&stream, self.kind);
+                self.core.mark(&stream, self.kind);
                 self.stream = Some(stream);
                 self.retry_pause = RETRY_FIRST;
                 self.core.heard(now);
@@ -249,8 +275,8 @@ impl WireLane {
         let stream = self.stream.as_ref()?;
         let mut fds = ReceivedFds::default();
         let received = stream.recv_fds(&mut self.scratch[..], &mut fds);
-        self.descriptors.extend(fds.drain());
-        if self.descriptors.len() > DESCRIPTORS_MAX {
+        self.arrived.extend(fds.drain());
+        if self.arrived.len() > DESCRIPTORS_MAX {
             return None;
         }
         match received {
@@ -281,16 +307,6 @@ impl WireLane {
             }
         }
     }
-}
-
-/// Class marks of a lane's packets: those of its most urgent class.
-fn mark(stream: &Stream, kind: LaneKind) {
-    let class = match kind {
-        LaneKind::Control => Class::Control,
-        LaneKind::Critical => Class::Demand,
-        LaneKind::Bulk => Class::Eviction(4),
-    };
-    stream.set_class(class);
 }
 
 impl Lane for WireLane {
@@ -328,6 +344,7 @@ impl Lane for WireLane {
         self.outstanding = 0;
         self.machine.abandon_all();
         self.cut();
+        self.descriptors.clear();
     }
 
     fn deadline(&self) -> Duration {
@@ -337,7 +354,7 @@ impl Lane for WireLane {
 
 impl WireLane {
     fn poll_any(&mut self, wait: Duration) -> Option<Done> {
-        if let Some(done) = self.stash.pop_front().or_else(|| self.machine.pop()) {
+        if let Some(done) = self.stash.pop_front().or_else(|| self.pop_done()) {
             return Some(done);
         }
         let started = clock::now();
@@ -361,7 +378,7 @@ impl WireLane {
                     self.cut();
                 }
             }
-            if let Some(done) = self.machine.pop() {
+            if let Some(done) = self.stash.pop_front().or_else(|| self.pop_done()) {
                 return Some(done);
             }
             now = clock::now();

@@ -7,7 +7,7 @@
 use crate::segment::MemfdBacking;
 use muninn_proto::server::{Inbound, Out, Peer, Progress, Shard, Span, Step};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
-use muninn_types::{Class, ConnId, Nanos, Tag};
+use muninn_types::{Class, ConnId, LaneKind, Nanos, Tag};
 use muninn_wire::{HEADER_LEN, Header, Kind, Notice, seal_frame};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct Connection {
     closing: bool,
     /// Class of the request that was last seen, for the order in which connections are served.
     pub class: Class,
+    /// Mark the packets with the class of the requests they answer, once that is known.
+    to_mark: bool,
     /// In the scheduler's queue.
     pub queued: bool,
     /// The descriptor is watched for room to write.
@@ -71,7 +73,7 @@ pub enum Turn {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, stream: Stream, peer: Peer) -> Connection {
+    pub fn new(id: ConnId, stream: Stream, peer: Peer, to_mark: bool) -> Connection {
         Connection {
             stream,
             peer,
@@ -83,6 +85,7 @@ impl Connection {
             notice: None,
             closing: false,
             class: Class::Control,
+            to_mark,
             queued: false,
             watches_write: false,
         }
@@ -172,6 +175,14 @@ impl Connection {
         }
     }
 
+    /// A connection carries one kind of lane, so the first request that is not control decides.
+    fn mark(&mut self) {
+        if self.to_mark && self.class.lane() != LaneKind::Control {
+            self.to_mark = false;
+            self.stream.set_class(self.class.lane().mark());
+        }
+    }
+
     fn read_head(&self, scratch: &mut [u8; HEAD_READ]) -> Result<Transfer, rustix::io::Errno> {
         let pieces = [Piece::new(scratch.as_mut_ptr(), scratch.len())];
         // SAFETY: the piece is the scratch buffer, borrowed for the length of the call.
@@ -232,6 +243,7 @@ impl Connection {
                 }
                 Progress::Frame(header) => {
                     self.class = header.class;
+                    self.mark();
                     match shard.handle(self.id, &header, self.inbound.body(), now, out) {
                         Step::Reply => self.queue(out),
                         Step::ReplyThenClose => {

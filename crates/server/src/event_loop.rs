@@ -355,16 +355,20 @@ impl EventLoop {
     fn adopt(&mut self, handed: Handed) {
         let id = ConnId(self.next_conn);
         self.next_conn += 1;
-        if !self.shard.accepted(id, handed.peer, clock::now())
-            || self
-                .epoll
-                .add(&handed.stream, id.0, Interest::READ)
-                .is_err()
-        {
+        let now = clock::now();
+        let mut accepted = self.shard.accepted(id, handed.peer, now);
+        if !accepted && let Some(oldest) = self.shard.oldest_stranger(now) {
+            self.shard.closed(oldest);
+            self.connections.remove(&oldest);
+            accepted = self.shard.accepted(id, handed.peer, now);
+        }
+        let watched = || self.epoll.add(&handed.stream, id.0, Interest::READ);
+        if !accepted || watched().is_err() {
             self.shard.closed(id);
             return;
         }
-        let mut connection = Connection::new(id, handed.stream, handed.peer);
+        let equal = self.options.weights == Weights::equal();
+        let mut connection = Connection::new(id, handed.stream, handed.peer, !equal);
         let has_bytes = !handed.bytes.is_empty();
         connection.preload(handed.bytes);
         self.connections.insert(id, connection);

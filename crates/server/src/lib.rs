@@ -320,12 +320,20 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 
 /// Wipes freed memory, off the event loops: a large hole takes milliseconds.
 fn wipe(pool: &Pool<MemfdBacking>, stop: &AtomicBool) {
+    let pause = Duration::from_millis(100);
+    let mut said = false;
     while !stop.load(Relaxed) {
-        if let Some(work) = pool.wait_wipe(Duration::from_millis(100))
-            && let Err(error) = pool.wipe(work)
-        {
-            // The segment stays out of use; the server goes on with the rest.
-            eprintln!("muninn: a segment could not be replaced: {error}");
+        match pool.wait_wipe(pause).map(|work| pool.wipe(work)) {
+            Some(Err(error)) => {
+                // It stays out of use until this succeeds; the server goes on with the rest. What
+                // is missing (descriptors, memory) may come back: said once, tried at leisure.
+                if !std::mem::replace(&mut said, true) {
+                    eprintln!("muninn: a segment could not be replaced, trying again: {error}");
+                }
+                std::thread::sleep(pause);
+            }
+            Some(Ok(())) => said = false,
+            None => {}
         }
     }
 }

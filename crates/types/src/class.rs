@@ -132,6 +132,16 @@ pub enum LaneKind {
 impl LaneKind {
     pub const ALL: [LaneKind; 3] = [LaneKind::Control, LaneKind::Critical, LaneKind::Bulk];
 
+    /// The class whose marks the lane's packets carry: that of the bulk's middle, and that of the
+    /// most urgent elsewhere.
+    pub const fn mark(self) -> Class {
+        match self {
+            LaneKind::Control => Class::Control,
+            LaneKind::Critical => Class::Demand,
+            LaneKind::Bulk => Class::Eviction(4),
+        }
+    }
+
     pub const fn to_byte(self) -> u8 {
         match self {
             LaneKind::Control => 0,

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses a part
 
 use muninn_net::{Key, PoolOptions, SessionOptions};
+use muninn_policy::wrr::Weights;
 use muninn_proto::auth::SessionSecret;
 use muninn_proto::client::{Handshake, Next, Purpose};
 use muninn_proto::framing::FrameBuffer;
@@ -22,6 +23,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// Open files of a server that is to run out of them.
+pub const FEW_DESCRIPTORS: u64 = 100;
 /// Longer than anything takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -438,8 +441,17 @@ impl Process {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
+    /// SIGSTOP, and waits until every thread stands still.
     pub fn stop(&self) {
         self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        until("the child to stop", || {
+            let mut tasks = std::fs::read_dir(&tasks).unwrap().flatten();
+            tasks.all(|task| {
+                let status = std::fs::read_to_string(task.path().join("status"));
+                status.is_ok_and(|text| text.contains("State:\tT"))
+            })
+        });
     }
     pub fn go_on(&self) {
         self.signal(rustix::process::Signal::CONT);
@@ -488,6 +500,17 @@ pub struct Remote {
 impl Remote {
     /// `entry` is a test that calls [`serve_if_asked`].
     pub fn start(entry: &str, memory: Bytes, lease: Duration, threads: usize) -> Remote {
+        Remote::start_as(entry, memory, lease, threads, "")
+    }
+
+    /// `ways`: "equal" classes, "few" descriptors.
+    pub fn start_as(
+        entry: &str,
+        memory: Bytes,
+        lease: Duration,
+        threads: usize,
+        ways: &str,
+    ) -> Remote {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("muninn.sock");
         let process = Process::start(
@@ -498,6 +521,7 @@ impl Remote {
                 &memory.0.to_string(),
                 &lease.as_millis().to_string(),
                 &threads.to_string(),
+                ways,
             ],
         );
         let tcp = process.hear().parse().unwrap();
@@ -528,7 +552,8 @@ pub fn serve_if_asked() {
     if role[0] != "server" {
         return;
     }
-    raise_descriptors(u64::MAX);
+    let few = role[5].contains("few");
+    raise_descriptors(if few { FEW_DESCRIPTORS } else { u64::MAX });
     let number = |i: usize| role[i].parse::<u64>().unwrap();
     let server = Server::start(ServerConfig {
         listen: vec![
@@ -537,6 +562,10 @@ pub fn serve_if_asked() {
         ],
         lease: Duration::from_millis(number(3)),
         threads: number(4) as usize,
+        weights: match role[5].contains("equal") {
+            true => Weights::equal(),
+            false => Weights::default(),
+        },
         ..config(Bytes(number(2)))
     })
     .unwrap();

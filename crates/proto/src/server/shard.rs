@@ -249,6 +249,8 @@ impl<B: Backing> fmt::Debug for Shard<B> {
 impl<B: Backing> Shard<B> {
     /// How long a connection may take to say who it is.
     pub const HANDSHAKE: Nanos = Nanos::secs(5);
+    /// How long it may take even when others wait for its place.
+    const GRACE: Nanos = Nanos::millis(250);
     /// The most connections of a shard that have not said yet.
     pub const MAX_STRANGERS: usize = 256;
 
@@ -297,6 +299,16 @@ impl<B: Backing> Shard<B> {
             .connections
             .store(self.conns.len() as u32, Relaxed);
         true
+    }
+
+    /// The connection that has known for longest that it should say who it is, and has not. To be
+    /// closed when there are too many, so that those who do nothing cannot keep others out. One
+    /// that only just came is not it: many that come at once are let in one after the other.
+    pub fn oldest_stranger(&self, now: Nanos) -> Option<ConnId> {
+        (self.conns.iter())
+            .filter(|(_, c)| c.is_stranger() && now.saturating_sub(c.since) > Self::GRACE)
+            .min_by_key(|(id, c)| (c.since, **id))
+            .map(|(id, _)| *id)
     }
 
     pub(super) fn forget(&mut self, conn: ConnId) -> Option<Conn> {

@@ -57,6 +57,40 @@ impl Stream {
         }
     }
 
+    /// The marks that packets of this connection carry now.
+    pub fn marks(&self) -> Marks {
+        let tos = || {
+            let v4 = sockopt::ip_tos(self.as_fd()).map(u32::from);
+            v4.or_else(|_| sockopt::ipv6_tclass(self.as_fd())).ok()
+        };
+        Marks {
+            dscp: (!self.is_unix())
+                .then(tos)
+                .flatten()
+                .map(|tos| (tos >> 2) as u8),
+            priority: self.get(libc::SOL_SOCKET, libc::SO_PRIORITY).ok(),
+        }
+    }
+
+    fn get(&self, level: i32, name: i32) -> Result<u8, Errno> {
+        let mut value = 0i32;
+        let mut len = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: value and length live across the call, and the length is that of the value.
+        let got = unsafe {
+            libc::getsockopt(
+                self.as_fd().as_raw_fd(),
+                level,
+                name,
+                (&raw mut value).cast(),
+                &mut len,
+            )
+        };
+        match got {
+            0 => Ok(value as u8),
+            _ => Err(last_errno()),
+        }
+    }
+
     /// Lets the kernel poll the network card for this long before it blocks; false if not granted.
     pub fn set_busy_poll(&self, time: Duration) -> bool {
         let us = i32::try_from(time.as_micros()).unwrap_or(i32::MAX);
