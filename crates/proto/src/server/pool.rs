@@ -544,6 +544,16 @@ impl<B: Backing> Pool<B> {
         }
     }
 
+    /// Everything that is neither granted nor waiting to be wiped, in pieces of any size.
+    pub fn free_bytes(&self) -> Bytes {
+        let state = lock(&self.state);
+        let free = |segment: &Segment<B::Segment>| match segment.used {
+            Use::Retiring => Bytes::ZERO,
+            _ => Bytes::pages(u64::from(segment.buddy.free_frames())),
+        };
+        state.segments.iter().map(free).sum()
+    }
+
     /// Starts (or moves, or with None cancels) giving memory back.
     pub fn set_drain(&self, deadline: Option<Nanos>) {
         let mut state = lock(&self.state);

@@ -5,7 +5,6 @@ use super::network::{End, Network, Way};
 use super::shadow::Shadow;
 use super::{Options, Sabotage, Summary};
 use muninn_types::{ConnId, Nanos, SessionId, SplitMix64, Tag};
-use muninn_wire::Header;
 use std::collections::{BTreeMap, VecDeque};
 
 /// How many of the last events a failure tells.
@@ -110,8 +109,8 @@ impl Env {
         self.options.sabotage == which
     }
 
-    pub fn is_stale(&self, conn: ConnId, header: Option<&Header>) -> bool {
-        header.is_some_and(|header| self.stale.contains(&(conn, header.tag)))
+    pub fn is_stale(&self, conn: ConnId, tag: Tag) -> bool {
+        self.stale.contains(&(conn, tag))
     }
 
     pub fn at(&mut self, at: Nanos, event: Event) {

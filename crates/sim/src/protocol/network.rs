@@ -208,6 +208,15 @@ impl Network {
             let stream = link.stream(way);
             torn |= stream.lose_tail(rng);
             stream.broken = true;
+            if rng.chance(0.4) {
+                // What is left arrives late, perhaps after its sender has long come back elsewhere.
+                let late = Nanos(rng.below(10_000_000));
+                for chunk in &mut stream.chunks {
+                    chunk.at += late;
+                    self.wakes.push((chunk.at, conn, way));
+                }
+                stream.last += late;
+            }
             let at = stream.last.max(now).max(now + notice);
             stream.ends = Some(at);
             self.wakes.push((at, conn, way));

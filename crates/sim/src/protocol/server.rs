@@ -280,14 +280,19 @@ impl Server {
     }
 
     fn payload_done(&mut self, conn: ConnId, known: &mut Conn, env: &Env) {
-        if let Some(refusal) = known.after_discard.take() {
-            known.replies.push_back(Piece::Bytes(refusal, Files::new()));
-        } else if !std::mem::take(&mut known.acked)
-            && !env.is_stale(conn, known.inbound.header())
-            && let Some(header) = known.inbound.header().copied()
-        {
-            self.shards[known.shard].written(conn, &header, &mut self.out);
-            self.reply(known);
+        let Some(header) = known.inbound.header().copied() else {
+            return;
+        };
+        let refusal = known.after_discard.take();
+        if std::mem::take(&mut known.acked) || env.is_stale(conn, header.tag) {
+            return;
+        }
+        match refusal {
+            Some(refusal) => known.replies.push_back(Piece::Bytes(refusal, Files::new())),
+            None => {
+                self.shards[known.shard].written(conn, &header, &mut self.out);
+                self.reply(known);
+            }
         }
     }
 

@@ -1,0 +1,241 @@
+//! Who may come in, and what the others are told, word for word.
+
+mod common;
+
+use common::{Host, pool_config, shared_config};
+use muninn_proto::auth::Key;
+use muninn_proto::client::{Handshake, Purpose};
+use muninn_proto::framing::FrameBuffer;
+use muninn_proto::server::{Peer, Step};
+use muninn_types::{ConnId, LaneId, LaneKind, Nanos, SessionId};
+use muninn_wire::{HEADER_LEN, ShortText, Transport};
+
+fn key(text: &str) -> Key {
+    Key::from_file_contents(text.as_bytes()).unwrap()
+}
+
+fn open() -> Purpose {
+    Purpose::Open {
+        transport: Transport::Tcp,
+        name: ShortText::lossy("client", 64),
+    }
+}
+
+/// What a client with this key reads from a server with that one.
+fn told(server: Key, client: &Key, purpose: Purpose) -> String {
+    let mut host = Host::with(pool_config(64, 64), shared_config(server), 1);
+    let conn = host.accept(Peer::Tcp, 0);
+    match host.shake(conn, client, purpose) {
+        Ok(_) => "welcome".to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn every_refusal_at_the_door_says_what_to_do() {
+    let ours = key("the key of this server");
+    assert_eq!(told(ours.clone(), &ours, open()), "welcome");
+    assert_eq!(told(Key::none(), &Key::none(), open()), "welcome");
+    assert_eq!(
+        told(ours.clone(), &Key::none(), open()),
+        "the server requires a key: name the key file it was started with (--key-file)"
+    );
+    assert_eq!(
+        told(ours.clone(), &key("the key of another server"), open()),
+        "the server does not know this client's key: use the key file it was started with"
+    );
+    let shm = Purpose::Open {
+        transport: Transport::Shm,
+        name: ShortText::lossy("client", 64),
+    };
+    assert_eq!(
+        told(Key::none(), &Key::none(), shm),
+        "shared memory is only to be had through the server's Unix socket"
+    );
+}
+
+/// A server that does not check the server's proof would be told by the server's own check.
+#[test]
+fn a_wrong_proof_is_refused_by_the_server_too() {
+    let ours = key("the key of this server");
+    let mut host = Host::with(pool_config(64, 64), shared_config(ours), 1);
+    let conn = host.accept(Peer::Tcp, 0);
+    let (_, hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
+    host.feed(conn, &hello);
+    host.take_sent(conn);
+    let mut prove = Vec::new();
+    let proof = [9; 32];
+    muninn_wire::Request::Prove { proof }.encode(
+        muninn_types::Class::Control,
+        muninn_types::Tag(1),
+        &mut prove,
+    );
+    host.feed(conn, &prove);
+    let sent = host.take_sent(conn);
+    let mut frames = FrameBuffer::default();
+    let header = frames.advance(&mut &sent[..]).unwrap().unwrap();
+    let refusal = muninn_wire::Refusal::decode(header.error().unwrap(), frames.body()).unwrap();
+    assert_eq!(
+        refusal.to_string(),
+        "the key does not match the server's: use the key file the server was started with"
+    );
+    assert!(!host.is_open(conn));
+    assert_eq!(host.refused("wrong-key"), 1);
+    assert_eq!(host.shards[0].session_count(), 0);
+}
+
+#[test]
+fn another_version_is_named_on_both_sides() {
+    let mut host = Host::new(pool_config(64, 64));
+    let conn = host.accept(Peer::Tcp, 0);
+    let (mut handshake, mut hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
+    hello[2] = 9;
+    host.feed(conn, &hello);
+    assert!(!host.is_open(conn));
+    assert_eq!(host.refused("wrong-version"), 1);
+    // The server answers in its own version, with both in the refusal.
+    let sent = host.take_sent(conn);
+    let mut frames = FrameBuffer::default();
+    let header = frames.advance(&mut &sent[..]).unwrap().unwrap();
+    let error = handshake.handle(&header, frames.body()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the server speaks protocol version 1, this client 9: use the same release of muninn on \
+         both sides"
+    );
+    // And a client that meets a server of another version sees it in the header.
+    let mut other = sent.clone();
+    other[2] = 7;
+    let error = FrameBuffer::default().advance(&mut &other[..]).unwrap_err();
+    let error = muninn_proto::client::HandshakeError::from(error);
+    assert_eq!(
+        error.to_string(),
+        "the server speaks protocol version 7, this client 1: use the same release of muninn on \
+         both sides"
+    );
+}
+
+#[test]
+fn what_is_no_muninn_server_is_called_that() {
+    let http = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    let error = FrameBuffer::default().advance(&mut &http[..]).unwrap_err();
+    let error = muninn_proto::client::HandshakeError::from(error);
+    assert_eq!(
+        error.to_string(),
+        "what answers there is not a muninn server (the frame does not start with the bytes of \
+         this protocol)"
+    );
+}
+
+#[test]
+fn a_session_that_is_not_there_cannot_be_attached_to() {
+    let mut host = Host::with(pool_config(64, 64), shared_config(Key::none()), 2);
+    let client = host.open("a");
+    let gone = |session| Purpose::Attach {
+        session,
+        secret: client.secret.clone(),
+        lane: LaneId(1),
+        kind: LaneKind::Bulk,
+    };
+    // One that was never opened; one whose shard does not exist; another's with a wrong secret.
+    for session in [
+        SessionId(client.session.0 + 256),
+        SessionId(client.session.0 | 0xff),
+    ] {
+        let conn = host.accept(Peer::Tcp, 1);
+        let error = host.shake(conn, &Key::none(), gone(session)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the server does not know the session: its lease ran out or the server was \
+             restarted, and what it kept is gone"
+        );
+    }
+    let other = host.open("b");
+    let conn = host.accept(Peer::Tcp, 1);
+    assert!(host.shake(conn, &Key::none(), gone(other.session)).is_err());
+    assert!(host.is_open(other.conn), "a wrong secret shut a lane");
+}
+
+#[test]
+fn lanes_are_handed_to_the_shard_of_their_session() {
+    let mut host = Host::with(pool_config(64, 64), shared_config(Key::none()), 2);
+    let mut client = host.open("a");
+    let grant = client.grant(&mut host, 4096).unwrap();
+    client.write(&mut host, grant, 0, b"over lane 0").unwrap();
+    let mut lane = client.attach(&mut host, 1, 1).unwrap();
+    assert_eq!(host.conns[&lane.conn].shard, 0);
+    assert_eq!(lane.read(&mut host, grant, 5, 6).unwrap(), b"lane 0");
+    assert_eq!(host.shards[1].connection_count(), 0);
+}
+
+#[test]
+fn strangers_are_few_and_do_not_stay() {
+    let mut host = Host::new(pool_config(64, 64));
+    let shard = &mut host.shards[0];
+    let max = common::FakeShard::MAX_STRANGERS as u64;
+    for conn in 0..max {
+        assert!(shard.accepted(ConnId(1000 + conn), Peer::Tcp, host.now));
+    }
+    assert!(!shard.accepted(ConnId(1), Peer::Tcp, host.now));
+    shard.closed(ConnId(1000));
+    assert!(shard.accepted(ConnId(1), Peer::Tcp, host.now));
+    host.now += common::FakeShard::HANDSHAKE;
+    host.tick();
+    assert_eq!(host.shards[0].connection_count(), max as usize);
+    host.now += Nanos(1);
+    host.tick();
+    assert_eq!(host.shards[0].connection_count(), 0);
+    assert_eq!(host.refused("handshake-too-slow"), max);
+    assert_eq!(host.refused("too-many-strangers"), 1);
+    // Those who have said who they are do not count.
+    for client in 0..2 * max {
+        host.open(&format!("client {client}"));
+    }
+}
+
+#[test]
+fn malformed_input_is_counted_by_reason_and_closes() {
+    let mut host = Host::new(pool_config(64, 64));
+    let (_, hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
+    let flip = |at: usize, value: u8| {
+        let mut bytes = hello.clone();
+        bytes[at] = value;
+        bytes
+    };
+    let cases = [
+        (flip(0, b'X'), "bad-magic"),
+        (flip(2, 200), "wrong-version"),
+        (flip(3, 77), "unknown-message"),
+        (flip(4, 99), "unknown-class"),
+        (flip(5, 1), "bad-value"),
+        (flip(19, 0xff), "body-too-long"),
+        (flip(23, 0xff), "payload-too-long"),
+        (flip(HEADER_LEN + 2, 0xaa), "bad-check"),
+    ];
+    for (bytes, reason) in cases {
+        let conn = host.accept(Peer::Tcp, 0);
+        host.feed(conn, &bytes);
+        assert!(!host.is_open(conn), "{reason} leaves the connection open");
+        assert_eq!(host.refused(reason), 1, "{reason} was not counted");
+        assert!(
+            host.take_sent(conn).len() > HEADER_LEN,
+            "{reason} is not answered"
+        );
+    }
+    // A request before a hello, and one on a connection that the shard does not know.
+    let conn = host.accept(Peer::Tcp, 0);
+    let mut heartbeat = Vec::new();
+    let request = muninn_wire::Request::Heartbeat;
+    request.encode(
+        muninn_types::Class::Control,
+        muninn_types::Tag(1),
+        &mut heartbeat,
+    );
+    host.feed(conn, &heartbeat);
+    assert!(!host.is_open(conn));
+    let mut frames = FrameBuffer::default();
+    let header = frames.advance(&mut &heartbeat[..]).unwrap().unwrap();
+    let step = host.shards[0].handle(ConnId(9999), &header, &[], host.now, &mut host.out);
+    assert_eq!(step, Step::ReplyThenClose);
+    assert_eq!(host.refused("not-open"), 2);
+}
