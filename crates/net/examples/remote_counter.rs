@@ -6,7 +6,9 @@
 use muninn_net::{NetError, Pool, PoolOptions};
 
 fn main() -> Result<(), NetError> {
-    let servers = std::env::args().nth(1).unwrap_or("unix:/tmp/muninn.sock".to_string());
+    let servers = std::env::args()
+        .nth(1)
+        .unwrap_or("unix:/tmp/muninn.sock".to_string());
     let pool = Pool::connect(&servers, PoolOptions::default())?;
 
     let grant = pool.grant("1MiB".parse().expect("a size"))?;

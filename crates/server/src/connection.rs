@@ -242,7 +242,7 @@ impl Connection {
                     }
                 }
                 Progress::Frame(header) => {
-                    self.class = header.class;
+                    self.note_class(header.class);
                     self.mark();
                     match shard.handle(self.id, &header, self.inbound.body(), now, out) {
                         Step::Reply => self.queue(out),
@@ -276,6 +276,14 @@ impl Connection {
                 return None;
             }
         }
+    }
+
+    /// Replies carry the marks of what they answer: most bytes travel in them.
+    fn note_class(&mut self, class: Class) {
+        if class.lane() != self.class.lane() {
+            self.stream.set_class(class);
+        }
+        self.class = class;
     }
 
     /// Takes what the shard wants sent; buffers change places, so that none is allocated anew.
