@@ -182,39 +182,44 @@ impl<T> Wrr<T> {
     /// Precondition: some queue is not empty. Postcondition: the class at `turn` is backlogged and
     /// has credit.
     fn pass_turn(&mut self) {
+        // Credit that was not used is not saved up.
+        self.credit_bytes[self.turn] = self.credit_bytes[self.turn].min(0);
+        if self.pass_within_a_round() {
+            return;
+        }
         self.skip_rounds_of_debt();
-        // Two rounds: debts are now so small that one round pays somebody's, and the first step
-        // may start just after that class.
-        for _ in 0..=2 * Class::COUNT {
-            // Credit that was not used is not saved up.
-            self.credit_bytes[self.turn] = self.credit_bytes[self.turn].min(0);
+        assert!(
+            self.pass_within_a_round(),
+            "one round pays the debt of at least one backlogged class"
+        );
+    }
+
+    fn pass_within_a_round(&mut self) -> bool {
+        for _ in 0..Class::COUNT {
             self.turn = (self.turn + 1) % Class::COUNT;
             if self.queues[self.turn].is_empty() {
                 continue;
             }
             self.credit_bytes[self.turn] += self.turn_bytes(self.turn);
             if self.credit_bytes[self.turn] > 0 {
-                return;
+                return true;
             }
         }
-        unreachable!("one round pays the debt of at least one backlogged class");
+        false
     }
 
     /// Where every backlogged class owes more than one round pays, all rounds but the last are
     /// paid at once, so that a huge item does not make the scheduler spin.
     fn skip_rounds_of_debt(&mut self) {
-        let backlogged = |queues: &[VecDeque<T>; Class::COUNT], i: usize| !queues[i].is_empty();
         let rounds = (0..Class::COUNT)
-            .filter(|&i| backlogged(&self.queues, i))
+            .filter(|&i| !self.queues[i].is_empty())
             .map(|i| self.credit_bytes[i].min(0).unsigned_abs() / self.turn_bytes(i) as u64)
             .min()
             .unwrap_or(0) as i64;
-        if rounds > 0 {
-            for i in 0..Class::COUNT {
-                if backlogged(&self.queues, i) {
-                    let paid = self.turn_bytes(i).saturating_mul(rounds);
-                    self.credit_bytes[i] = self.credit_bytes[i].saturating_add(paid).min(0);
-                }
+        for i in 0..Class::COUNT {
+            if rounds > 0 && !self.queues[i].is_empty() {
+                let paid = self.turn_bytes(i).saturating_mul(rounds);
+                self.credit_bytes[i] = self.credit_bytes[i].saturating_add(paid).min(0);
             }
         }
     }
