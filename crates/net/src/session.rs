@@ -247,10 +247,14 @@ impl SessionCore {
 #[derive(Debug)]
 struct ControlLane {
     lane: WireLane,
-    /// Grants that came too late, with their descriptors: nobody knows of them. Bounded by the
-    /// lane's window.
-    late: Vec<(Answer, Vec<OwnedFd>)>,
+    /// What was asked, what was answered too late, and the descriptors that came with it. Bounded
+    /// by the lane's window.
+    late: Vec<(Control, Answer, Vec<OwnedFd>)>,
 }
+
+/// Shown every answer in the order of the server, whoever waited for it.
+pub type OnAnswer<'a> =
+    dyn FnMut(&Control, &Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String> + 'a;
 
 impl ControlLane {
     fn new(core: &Arc<SessionCore>, stream: Stream) -> ControlLane {
@@ -262,13 +266,15 @@ impl ControlLane {
         }
     }
 
-    fn came_late(&mut self, answer: Answer) {
+    fn came_late(&mut self, asked: Verb, answer: Answer) {
         let infos = grants_of(&answer);
-        if !infos.is_empty() {
-            let with_it = infos.iter().filter(|info| info.descriptor).count();
-            let fds = (0..with_it).filter_map(|_| self.lane.take_descriptor());
-            let fds = fds.collect();
-            self.late.push((answer, fds));
+        let with_it = infos.iter().filter(|info| info.descriptor).count();
+        let fds = (0..with_it).filter_map(|_| self.lane.take_descriptor());
+        let fds = fds.collect();
+        if let Verb::Control(asked) = asked
+            && (!infos.is_empty() || matches!(asked, Control::Release(_)))
+        {
+            self.late.push((asked, answer, fds));
         }
     }
 }
@@ -358,29 +364,32 @@ impl Session {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks, waits, and shows `with` every grant that was answered and the descriptors that came
-    /// with it, in the server's order: this call's, and before it those of calls that were given up
-    /// (see [`Session::take_strays`]).
+    /// Asks, waits, and shows `with` what was answered and the descriptors that came with it, in the
+    /// server's order: this call's answer, and before it those to calls that were given up (see
+    /// [`Session::take_strays`]).
     pub fn call_with(
         &self,
         control: Control,
         deadline: Duration,
-        mut with: impl FnMut(&Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String>,
+        with: &mut OnAnswer<'_>,
     ) -> Result<Answer, NetError> {
         let ends = clock::now() + Nanos::from(deadline);
         loop {
             let mut lane = self.lock();
             let left = ends.saturating_sub(clock::now());
             let answered = call(&self.core, &mut lane, control.clone(), left.into());
-            for (late, fds) in std::mem::take(&mut lane.late) {
-                let _ = with(&late, &mut fds.into_iter());
+            for (asked, late, fds) in std::mem::take(&mut lane.late) {
+                let _ = with(&asked, &late, &mut fds.into_iter());
                 let ids = grants_of(&late).iter().map(|info| info.grant);
                 self.lock_strays().extend(ids);
             }
             match answered {
                 Ok(answer) => {
                     let mut fds = std::iter::from_fn(|| lane.lane.take_descriptor());
-                    return match with(&answer, &mut fds) {
+                    let taken = with(&control, &answer, &mut fds);
+                    // None may be taken for the next answer's.
+                    fds.for_each(drop);
+                    return match taken {
                         Ok(()) => Ok(answer),
                         Err(why) => {
                             let ids = grants_of(&answer).iter().map(|info| info.grant);
@@ -465,7 +474,7 @@ fn call(
         match done {
             Some(done) if done.operation.token != token => {
                 if let Ok(answer) = done.result {
-                    control_lane.came_late(answer);
+                    control_lane.came_late(done.operation.verb, answer);
                 }
             }
             Some(done) => {

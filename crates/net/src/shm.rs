@@ -23,11 +23,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Segments by number and incarnation, and grants in them.
+/// Number and incarnation of a segment.
+type SegmentKey = (u32, u32);
+
+/// Segments, and grants in them.
+///
+/// The server sends a segment's file with the first grant in it and counts on the client to keep it
+/// until the last one is released. So segments come and go in the order of the server's answers,
+/// and a grant that is being released still counts.
 #[derive(Debug, Default)]
 struct Maps {
-    segments: HashMap<(u32, u32), (Arc<Mapping>, u32)>,
-    grants: HashMap<GrantId, (Mapped, (u32, u32))>,
+    segments: HashMap<SegmentKey, (Arc<Mapping>, u32)>,
+    grants: HashMap<GrantId, (Mapped, SegmentKey)>,
+    /// Asked to be released, and not answered yet: no longer to be found.
+    leaving: HashMap<GrantId, (Mapped, SegmentKey)>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +76,10 @@ impl Table {
                 .map_err(|e| e.to_string())?;
             maps.segments.insert(key, (Arc::new(map), 0));
         }
+        if maps.grants.contains_key(&info.grant) {
+            // Its own, adopted: the server does not count it twice either.
+            return Ok(());
+        }
         let (map, users) = maps
             .segments
             .get_mut(&key)
@@ -87,15 +100,24 @@ impl Table {
         Ok(())
     }
 
-    /// Drops grants, and the mappings of segments that have none left. Gives back what it dropped.
-    fn remove(&self, grants: &[GrantId]) -> Vec<(GrantId, Mapped, (u32, u32))> {
-        let mut removed = Vec::with_capacity(grants.len());
+    /// Lets no lane find these any more.
+    fn leave(&self, grants: &[GrantId]) {
         let mut maps = self.write();
         for grant in grants {
-            let Some((mapped, key)) = maps.grants.remove(grant) else {
+            if let Some(entry) = maps.grants.remove(grant) {
+                maps.leaving.insert(*grant, entry);
+            }
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// The server has them back: drops the mappings of segments that have none left.
+    fn gone(&self, grants: &[GrantId]) {
+        let mut maps = self.write();
+        for grant in grants {
+            let Some((_, key)) = maps.leaving.remove(grant) else {
                 continue;
             };
-            removed.push((*grant, mapped, key));
             if let Some((_, users)) = maps.segments.get_mut(&key) {
                 *users -= 1;
                 if *users == 0 {
@@ -103,21 +125,15 @@ impl Table {
                 }
             }
         }
-        self.changes.fetch_add(1, Ordering::Release);
-        removed
     }
 
     /// The server refused to take them: they are still ours.
-    fn restore(&self, removed: Vec<(GrantId, Mapped, (u32, u32))>) {
+    fn stay(&self, grants: &[GrantId]) {
         let mut maps = self.write();
-        for (grant, mapped, key) in removed {
-            let map = &mapped.map;
-            let (_, users) = maps
-                .segments
-                .entry(key)
-                .or_insert_with(|| (Arc::clone(map), 0));
-            *users += 1;
-            maps.grants.insert(grant, (mapped, key));
+        for grant in grants {
+            if let Some(entry) = maps.leaving.remove(grant) {
+                maps.grants.insert(*grant, entry);
+            }
         }
     }
 
@@ -197,26 +213,32 @@ impl Transport for ShmSession {
 
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
         // Once the server has them back, nothing here may point at them; so they go first.
-        let removed = match &control {
-            Control::Release(grants) => self.table.remove(grants),
-            _ => Vec::new(),
+        let (mut leaving, mut frozen) = (Vec::new(), Vec::new());
+        match &control {
+            Control::Release(grants) => {
+                self.table.leave(grants);
+                leaving.clone_from(grants);
+            }
+            Control::Share(grants) => frozen = self.table.freeze(grants),
+            _ => {}
+        }
+        let mut on_answer = |asked: &Control, answer: &Answer, fds: &mut dyn Iterator<Item = _>| {
+            match (asked, answer) {
+                (_, Answer::Granted(info)) => self.table.add(info, true, fds)?,
+                (_, Answer::Adopted(infos)) => {
+                    for info in infos {
+                        self.table.add(info, false, fds)?;
+                    }
+                }
+                (Control::Release(grants), _) => self.table.gone(grants),
+                _ => {}
+            }
+            Ok(())
         };
-        let frozen = match &control {
-            Control::Share(grants) => self.table.freeze(grants),
-            _ => Vec::new(),
-        };
-        let answered = self
-            .session
-            .call_with(control, deadline, |answer, fds| match answer {
-                Answer::Granted(info) => self.table.add(info, true, fds),
-                Answer::Adopted(infos) => infos
-                    .iter()
-                    .try_for_each(|info| self.table.add(info, false, fds)),
-                _ => Ok(()),
-            });
+        let answered = self.session.call_with(control, deadline, &mut on_answer);
         // Refused is surely not done. After anything else the server may have done it.
         if let Err(NetError::Refused(..) | NetError::Operation(_)) = &answered {
-            self.table.restore(removed);
+            self.table.stay(&leaving);
             self.table.thaw(&frozen);
         }
         let strays = self.session.take_strays();
@@ -396,8 +418,8 @@ impl Lane for ShmLane {
     fn put_back(&mut self, done: Done) {
         self.done.push_back(done);
     }
-    fn abandon_all(&mut self) {
-        self.done.clear();
+    fn abandon(&mut self, token: u64) {
+        self.done.retain(|done| done.operation.token != token);
     }
     fn deadline(&self) -> Duration {
         self.core.deadline

@@ -48,7 +48,9 @@ impl Transport for TcpSession {
         Ok(Box::new(self.session.lane(kind)?))
     }
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
-        let answered = self.session.call_with(control, deadline, |_, _| Ok(()));
+        let answered = self
+            .session
+            .call_with(control, deadline, &mut |_, _, _| Ok(()));
         let strays = self.session.take_strays();
         if !strays.is_empty() {
             let _ = self.call(Control::Release(strays), deadline);

@@ -293,6 +293,15 @@ impl Raw {
         !open
     }
 
+    /// Drops all that comes until the server closes the connection.
+    pub fn drain(&mut self) {
+        let ends = Instant::now() + PATIENCE;
+        while self.fill(PATIENCE) {
+            self.input.clear();
+            assert!(Instant::now() < ends, "the server does not close");
+        }
+    }
+
     pub fn tag(&mut self) -> Tag {
         self.next_tag += 1;
         Tag(self.next_tag)
