@@ -9,7 +9,7 @@ use super::shadow::Key as GrantKey;
 use muninn_proto::auth::{Key, SessionSecret};
 use muninn_proto::client::{Handshake, HandshakeError, Lane, Next, Purpose};
 use muninn_proto::framing::FrameBuffer;
-use muninn_types::{ConnId, LaneId, LaneKind, Nanos, SessionId};
+use muninn_types::{ConnId, LaneId, LaneKind, Nanos, SessionId, Tag};
 use muninn_wire::{
     ErrorCode, HEADER_LEN, Header, Kind, NONCE_LEN, ShortText, TICKET_LEN, Transport,
 };
@@ -223,6 +223,12 @@ impl Client {
             lane,
             ..
         } = end;
+        let waiting: Vec<Tag> = if env.sabotage(Sabotage::StaleWrite) {
+            let on_lane = |op: &&Op| op.server == server && op.lane == lane;
+            self.ops.values().filter(on_lane).map(|op| op.tag).collect()
+        } else {
+            Vec::new()
+        };
         let Some(session) = self.session(server, generation) else {
             return;
         };
@@ -250,10 +256,12 @@ impl Client {
                             && let Some(write) = place.old_write.take()
                         {
                             let header = write.first_chunk().map(Header::decode);
-                            if let Some(Ok(header)) = header {
+                            if let Some(Ok(header)) = header
+                                && !waiting.contains(&header.tag)
+                            {
                                 env.stale.push((conn, header.tag));
+                                env.send(conn, Way::Up, &write, Files::new());
                             }
-                            env.send(conn, Way::Up, &write, Files::new());
                         }
                     }
                     place.was_attached = true;
