@@ -308,8 +308,8 @@ impl Lane for FakeLane {
     fn put_back(&mut self, done: Done) {
         self.done.push_back(done);
     }
-    fn abandon_all(&mut self) {
-        self.done.clear();
+    fn abandon(&mut self, token: u64) {
+        self.done.retain(|done| done.operation.token != token);
     }
     fn deadline(&self) -> Duration {
         Duration::from_secs(30)

@@ -193,9 +193,9 @@ impl Lane for FaultyLane {
     fn put_back(&mut self, done: Done) {
         self.late.push_back((0, done));
     }
-    fn abandon_all(&mut self) {
-        self.late.clear();
-        self.inner.abandon_all();
+    fn abandon(&mut self, token: u64) {
+        self.late.retain(|(_, done)| done.operation.token != token);
+        self.inner.abandon(token);
     }
     fn deadline(&self) -> Duration {
         self.inner.deadline()

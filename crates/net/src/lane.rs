@@ -64,9 +64,9 @@ pub trait Lane: Send {
     /// Puts back a completion that was polled for somebody else.
     fn put_back(&mut self, done: Done);
 
-    /// Forgets every operation under way, so that none of their buffers is touched any more and
-    /// none of them is done later than the next operation posted.
-    fn abandon_all(&mut self);
+    /// Forgets the operations with this token: their buffers are not touched any more, and none of
+    /// them is done later than the next operation posted. Others are not affected.
+    fn abandon(&mut self, token: u64);
 
     /// How long the plain calls wait for an answer.
     fn deadline(&self) -> Duration;
@@ -143,40 +143,41 @@ fn word<L: Lane + ?Sized>(lane: &mut L, verb: Verb) -> Result<u64, NetError> {
 }
 
 /// Posts an operation and waits for it, keeping the completions of others for later.
-fn finish<L: Lane + ?Sized>(lane: &mut L, mut op: Op) -> Result<Answer, NetError> {
-    let deadline = lane.deadline();
-    let ends = muninn_sys::clock::now() + Nanos::from(deadline);
+fn finish<L: Lane + ?Sized>(lane: &mut L, op: Op) -> Result<Answer, NetError> {
     let mut others = Vec::new();
-    let mut posted = false;
-    let result = loop {
-        if !posted {
-            match lane.post(op) {
-                Ok(()) => {
-                    posted = true;
-                    op = Operation {
-                        verb: Verb::Read(Vec::new()),
-                        class: Class::Demand,
-                        data: Buffer::empty(),
-                        token: PLAIN_TOKEN,
-                    };
-                }
-                Err(back) => op = back,
-            }
-        }
-        let left = ends.saturating_sub(muninn_sys::clock::now());
-        match lane.poll(left.into()) {
-            Some(done) if posted && done.operation.token == PLAIN_TOKEN => break done.result,
-            Some(done) => others.push(done),
-            None if left == Nanos::ZERO => {
-                // Nothing may touch the caller's buffer after this call.
-                lane.abandon_all();
-                break Err(OpError::Timeout(deadline));
-            }
-            None => {}
-        }
-    };
+    let result = post_and_wait(lane, op, &mut others);
     for done in others {
         lane.put_back(done);
     }
     result.map_err(|error| NetError::from_op(lane.address(), error))
+}
+
+fn post_and_wait<L: Lane + ?Sized>(
+    lane: &mut L,
+    op: Op,
+    others: &mut Vec<Done>,
+) -> Result<Answer, OpError> {
+    let mut waiting = lane.post(op).err();
+    // A mapped transport is done already: then the clock need not be asked.
+    let mut wait = Duration::ZERO;
+    let mut ends = None;
+    loop {
+        match lane.poll(wait) {
+            Some(done) if done.operation.token == PLAIN_TOKEN => return done.result,
+            Some(done) => others.push(done),
+            None => {}
+        }
+        if let Some(op) = waiting.take() {
+            waiting = lane.post(op).err();
+        }
+        let deadline = lane.deadline();
+        let now = muninn_sys::clock::now();
+        let ends = *ends.get_or_insert(now + Nanos::from(deadline));
+        if now >= ends {
+            // Nothing may touch the caller's buffer after this call.
+            lane.abandon(PLAIN_TOKEN);
+            return Err(OpError::Timeout(deadline));
+        }
+        wait = ends.saturating_sub(now).into();
+    }
 }

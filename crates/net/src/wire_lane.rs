@@ -28,6 +28,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(100);
 /// The most descriptors that wait for the replies they belong to.
 const DESCRIPTORS_MAX: usize = 64;
+/// Reads from a connection on which nothing can be sent any more.
+const LAST_READS_MAX: usize = 64;
 
 /// What is on its way out.
 #[derive(Debug, Default)]
@@ -60,6 +62,8 @@ pub struct WireLane {
     arrived: VecDeque<OwnedFd>,
     /// Those of replies that were looked at.
     descriptors: VecDeque<OwnedFd>,
+    /// What the server said unasked and nobody has looked at yet; on control lanes.
+    notice: Option<Notice>,
 }
 
 impl WireLane {
@@ -88,11 +92,18 @@ impl WireLane {
             retry_pause: RETRY_FIRST,
             arrived: VecDeque::new(),
             descriptors: VecDeque::new(),
+            notice: None,
         }
     }
 
     pub fn pop_notice(&mut self) -> Option<Notice> {
-        self.machine.pop_notice()
+        self.notice.take().or_else(|| self.machine.pop_notice())
+    }
+
+    /// Nothing can be sent any more; what the server said last (that it stops) is still to be read.
+    fn hang_up(&mut self) {
+        let _ = (0..LAST_READS_MAX).find(|_| self.receive().is_none_or(|n| n == 0));
+        self.cut();
     }
 
     /// Breaks the connection, as a fault would; it is made again on the next use.
@@ -319,7 +330,7 @@ impl Lane for WireLane {
         self.outstanding += 1;
         // Out at once if the socket takes it; what goes wrong shows in the next poll.
         if self.stream.is_some() && !self.flush() {
-            self.cut();
+            self.hang_up();
         }
         Ok(())
     }
@@ -339,11 +350,13 @@ impl Lane for WireLane {
         self.stash.push_back(done);
     }
 
-    fn abandon_all(&mut self) {
-        self.stash.clear();
-        self.outstanding = 0;
-        self.machine.abandon_all();
+    fn abandon(&mut self, token: u64) {
+        self.machine
+            .abandon_where(|operation| operation.token == token);
+        // Cutting makes it certain that the server does none of them later; the rest is sent again.
         self.cut();
+        self.stash.retain(|done| done.operation.token != token);
+        self.outstanding = self.machine.under_way() + self.stash.len();
         self.descriptors.clear();
     }
 
@@ -363,19 +376,21 @@ impl WireLane {
         let mut now = started;
         loop {
             if self.connected() {
-                let gone = !self.flush() || {
+                if !self.flush() {
+                    self.hang_up();
+                } else {
                     match self.receive() {
-                        Some(n) => {
-                            if n > 0 {
-                                self.core.heard(now);
-                            }
-                            false
-                        }
-                        None => true,
+                        Some(0) => {}
+                        Some(_) => self.core.heard(now),
+                        None => self.cut(),
                     }
-                };
-                if gone {
-                    self.cut();
+                }
+            }
+            // Whoever waits here must hear that the server stops before it waits for it any longer.
+            if self.kind == LaneKind::Control && self.notice.is_none() {
+                self.notice = self.machine.pop_notice();
+                if self.notice.is_some() {
+                    return self.stash.pop_front().or_else(|| self.pop_done());
                 }
             }
             if let Some(done) = self.stash.pop_front().or_else(|| self.pop_done()) {
@@ -400,7 +415,8 @@ impl WireLane {
 
 impl Drop for WireLane {
     fn drop(&mut self) {
-        self.abandon_all();
+        self.machine.abandon_where(|_| true);
+        self.cut();
         let machine = std::mem::replace(&mut self.machine, LaneMachine::new(1));
         self.core.give_back_lane(self.id, machine);
     }

@@ -1,11 +1,11 @@
 //! A real client and a real server, over both transports.
 
 use muninn_net::faulty::Link;
-use muninn_net::{Key, NetError, Observer, Pool, PoolOptions};
+use muninn_net::{Answer, Buffer, Key, NetError, Observer, Operation, Pool, PoolOptions, Verb};
 use muninn_server::{Server, ServerConfig};
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, ServerId, SplitMix64};
-use muninn_wire::ErrorCode;
+use muninn_types::{Bytes, Class, LaneKind, ServerId, SplitMix64};
+use muninn_wire::{ErrorCode, Seg};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -458,4 +458,57 @@ fn a_stopped_link_is_a_timeout_that_names_the_server() {
         pool.read(&grant, 0, &mut back).is_ok()
     });
     assert_eq!(&back, b"here");
+}
+
+#[test]
+fn a_timeout_gives_up_one_operation_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _, tcp) = start(dir.path(), config(Bytes::mib(8)));
+    let link = Link::to(tcp.trim_start_matches("tcp:").parse().unwrap()).unwrap();
+    let brief = PoolOptions {
+        deadline: Duration::from_millis(200),
+        ..options()
+    };
+    let pool = Pool::connect(&link.address().to_string(), brief).unwrap();
+    let grant = pool.grant(Bytes::kib(64)).unwrap();
+    let mut lane = pool
+        .transport(ServerId(0))
+        .unwrap()
+        .lane(LaneKind::Critical)
+        .unwrap();
+    let word = Seg::new(grant.id, 0, 8);
+    lane.read_v(Class::Demand, &[word], &mut [0; 8]).unwrap();
+    link.stop();
+    for token in 0..5 {
+        let verb = Verb::FetchAdd {
+            grant: grant.id,
+            offset: 0,
+            add: 1,
+        };
+        let data = Buffer::empty();
+        lane.post(Operation {
+            verb,
+            class: Class::Demand,
+            data,
+            token,
+        })
+        .unwrap();
+    }
+    let error = lane
+        .read_v(Class::Demand, &[word], &mut [0; 8])
+        .unwrap_err();
+    assert!(matches!(error, NetError::Timeout(..)), "{error}");
+    assert_eq!(lane.under_way(), 5);
+    link.go_on();
+    for token in 0..5 {
+        let done = lane
+            .poll(Duration::from_secs(5))
+            .expect("the operation is still under way");
+        assert_eq!(done.operation.token, token);
+        assert_eq!(
+            done.result.unwrap(),
+            Answer::Old(token),
+            "done twice or not at all"
+        );
+    }
 }

@@ -219,12 +219,12 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         }
     }
 
-    /// The caller stopped waiting for anything; what is done already is dropped too.
-    pub fn abandon_all(&mut self) {
+    /// The same for every request that `given_up` names; what is done already is dropped too.
+    pub fn abandon_where(&mut self, given_up: impl Fn(&Operation<D>) -> bool) {
         for pending in self.slots.iter_mut().flatten() {
-            pending.abandoned = true;
+            pending.abandoned |= given_up(&pending.operation);
         }
-        self.done.clear();
+        self.done.retain(|done| !given_up(&done.operation));
     }
 
     fn complete(&mut self, slot: usize, result: Result<Answer, OpError>) {
