@@ -118,6 +118,26 @@ fn grace_ends() {
 }
 
 #[test]
+fn clients_hear_that_it_stopped_without_waiting_for_their_lease() {
+    let place = place();
+    let served = place.serve(&["--memory", "8MiB", "--lease", "1h"]);
+    let socket = format!("unix:{}", place.path("m.sock").display());
+    let near = Pool::connect(&socket, options("near")).unwrap();
+    let far = served.client("far");
+    let tcp = served.tcp();
+    assert_eq!(served.stop().code, Some(0));
+    for (client, address) in [(near, socket), (far, tcp)] {
+        assert_eq!(
+            client.grant(Bytes::mib(1)).unwrap_err().to_string(),
+            format!(
+                "the session with the server at {address} is lost: the server was stopped; what it \
+                 kept is gone"
+            )
+        );
+    }
+}
+
+#[test]
 fn metrics_are_served_over_http() {
     let place = place();
     let served = place.serve(&["--memory", "8MiB", "--metrics", "127.0.0.1:0"]);
