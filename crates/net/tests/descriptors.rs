@@ -4,8 +4,10 @@ mod common;
 
 use common::*;
 use muninn_net::Pool;
-use muninn_sys::socket::{Address, Stream};
-use muninn_types::Bytes;
+use muninn_sys::socket::{Address, Stream, Transfer};
+use muninn_types::{Bytes, Class, Tag};
+use muninn_wire::{Kind, Transport as Wire};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Where children of this program start.
@@ -73,5 +75,25 @@ fn running_out_of_descriptors_is_survived() {
         .unwrap()
         .grant(Bytes::kib(4))
         .unwrap();
+    assert!(remote.is_healthy());
+}
+
+#[test]
+fn descriptors_that_clients_send_are_not_kept() {
+    let long = Duration::from_secs(30);
+    let mut remote = Remote::start("child", Bytes::mib(16), long, 1);
+    let mut raw = Raw::open(&remote.unix, Wire::Tcp);
+    let open = format!("/proc/{}/fd", remote.process.pid());
+    let files = || std::fs::read_dir(&open).unwrap().count();
+    let before = files();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let some = [file.as_fd(); 16];
+    for tag in 0..200 {
+        let frame = sealed(Kind::Heartbeat, Class::Control, Tag(tag), &[], 0);
+        let sent = raw.stream.send_fds(&frame, &some);
+        assert_eq!(sent, Ok(Transfer::Bytes(frame.len())));
+        assert_eq!(raw.recv().unwrap().header.tag, Tag(tag));
+    }
+    assert_eq!(files(), before, "3200 were sent");
     assert!(remote.is_healthy());
 }

@@ -5,11 +5,12 @@ mod common;
 
 use common::*;
 use muninn_net::faulty::Link;
-use muninn_net::{NetError, Observer, Pool, PoolOptions};
+use muninn_net::{Grant, NetError, Observer, Pool, PoolOptions, TcpSession};
 use muninn_server::ServerConfig;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, GrantId, LaneKind, ServerId};
 use muninn_wire::{Seg, Transport as Wire};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LEASE: Duration = Duration::from_millis(1500);
@@ -202,6 +203,60 @@ fn a_killed_server_is_an_error_that_names_it() {
             again.elapsed() < PATIENCE / 2,
             "a lost session is tried again"
         );
+    }
+}
+
+#[test]
+fn a_server_that_took_another_ones_place_is_not_taken_for_it() {
+    let long = Duration::from_secs(30);
+    let mut remote = Remote::start("child", Bytes::mib(16), long, 1);
+    let over_socket = TcpSession::open(&remote.unix, &options()).unwrap();
+    let old = [
+        Pool::new(vec![Arc::new(over_socket)], options()).unwrap(),
+        Pool::connect(&remote.unix.to_string(), options()).unwrap(),
+    ];
+    let grants = old.each_ref().map(|pool| {
+        let grant = pool.grant(Bytes::kib(64)).unwrap();
+        pool.write(&grant, 0, b"of the old one").unwrap();
+        grant
+    });
+    remote.replace();
+    // The new one counts its grants from the start again: the ids are the same.
+    let next = TcpSession::open(&remote.unix, &options()).unwrap();
+    let next = Pool::new(vec![Arc::new(next)], options()).unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let grant = next.grant(Bytes::kib(64)).unwrap();
+        next.write(&grant, 0, b"of the new one").unwrap();
+        ids.push(grant.id);
+    }
+    assert!(
+        grants.iter().all(|grant| ids.contains(&grant.id)),
+        "{ids:?}"
+    );
+    for (pool, grant) in old.iter().zip(&grants) {
+        let mut back = [0; 14];
+        let error = loop {
+            match pool.read(grant, 0, &mut back) {
+                // Mapped memory is there until the lease is over or the loss is known.
+                Ok(()) => assert_eq!(&back, b"of the old one"),
+                Err(error) => break error,
+            }
+            // The next word with the server tells.
+            let _ = pool.grant(Bytes::PAGE);
+        };
+        assert!(matches!(error, NetError::Lost(..)), "{error}");
+        assert!(pool.write(grant, 0, b"over the new!!").is_err());
+    }
+    let mut back = [0; 14];
+    for id in ids {
+        let grant = Grant {
+            server: ServerId(0),
+            id,
+            bytes: Bytes::kib(64),
+        };
+        next.read(&grant, 0, &mut back).unwrap();
+        assert_eq!(&back, b"of the new one");
     }
 }
 

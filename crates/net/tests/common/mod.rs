@@ -503,6 +503,8 @@ pub struct Remote {
     pub process: Process,
     pub unix: Address,
     pub tcp: Address,
+    entry: String,
+    role: Vec<String>,
     _dir: TempDir,
 }
 
@@ -522,24 +524,32 @@ impl Remote {
     ) -> Remote {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("muninn.sock");
-        let process = Process::start(
-            entry,
-            &[
-                "server",
-                &socket.display().to_string(),
-                &memory.0.to_string(),
-                &lease.as_millis().to_string(),
-                &threads.to_string(),
-                ways,
-            ],
-        );
+        let role = [
+            "server",
+            &socket.display().to_string(),
+            &memory.0.to_string(),
+            &lease.as_millis().to_string(),
+            &threads.to_string(),
+            ways,
+        ];
+        let process = Process::start(entry, &role);
         let tcp = process.hear().parse().unwrap();
         Remote {
             process,
             unix: Address::unix(socket).unwrap(),
             tcp,
+            entry: entry.to_string(),
+            role: role.map(str::to_string).to_vec(),
             _dir: dir,
         }
+    }
+
+    /// Kills it and starts another one at the same socket (tcp gets a port of its own).
+    pub fn replace(&mut self) {
+        self.process.kill();
+        let role: Vec<&str> = self.role.iter().map(String::as_str).collect();
+        self.process = Process::start(&self.entry, &role);
+        self.tcp = self.process.hear().parse().unwrap();
     }
 
     /// Its status, asked from inside.
