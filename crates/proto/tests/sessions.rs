@@ -129,8 +129,10 @@ fn a_lane_sends_again_in_the_order_of_its_tags() {
     let grant = client.grant(&mut host, 4096).unwrap();
     // Slots are reused out of order: the order must come from the tags.
     for round in 0..5u8 {
-        client.write(&mut host, grant, 0, &[round; 8]).unwrap();
+        client.post(Verb::Write(vec![Seg::new(grant, 0, 8)]), vec![round; 8]);
     }
+    client.exchange(&mut host);
+    while client.lane.pop().is_some() {}
     for value in 10..20u8 {
         let segs = vec![Seg::new(grant, 0, 8)];
         client.post(Verb::Write(segs), vec![value; 8]);
