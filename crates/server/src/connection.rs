@@ -175,7 +175,8 @@ impl Connection {
         }
     }
 
-    /// A connection carries one kind of lane, so the first request that is not control decides.
+    /// Replies carry the marks of what they answer: most bytes travel in them. A connection carries
+    /// one kind of lane, so the first request that is not control decides, once.
     fn mark(&mut self) {
         if self.to_mark && self.class.lane() != LaneKind::Control {
             self.to_mark = false;
@@ -242,7 +243,7 @@ impl Connection {
                     }
                 }
                 Progress::Frame(header) => {
-                    self.note_class(header.class);
+                    self.class = header.class;
                     self.mark();
                     match shard.handle(self.id, &header, self.inbound.body(), now, out) {
                         Step::Reply => self.queue(out),
@@ -276,14 +277,6 @@ impl Connection {
                 return None;
             }
         }
-    }
-
-    /// Replies carry the marks of what they answer: most bytes travel in them.
-    fn note_class(&mut self, class: Class) {
-        if class.lane() != self.class.lane() {
-            self.stream.set_class(class);
-        }
-        self.class = class;
     }
 
     /// Takes what the shard wants sent; buffers change places, so that none is allocated anew.

@@ -258,6 +258,21 @@ impl<B: Backing> State<B> {
         Some(ticket)
     }
 
+    /// Whether 2^order frames may be had once all that is being wiped is free. A small chunk can be
+    /// what a large one lacks, so it is the segments that count, not the bytes being wiped.
+    fn fits_soon(&self, session: SessionId, transport: Transport, order: Order) -> bool {
+        self.segments.iter().any(|segment| {
+            let free = segment.buddy.free_frames() + segment.wiping_frames;
+            let begun = match transport {
+                Transport::Tcp => segment.used == Use::Shared,
+                Transport::Shm => segment.used == Use::Owned(session) && !segment.closed,
+            };
+            let whole = u64::from(free) == segment.bytes.whole_pages();
+            let changes = segment.wiping_frames > 0 || segment.used == Use::Retiring;
+            changes && (begun || whole) && free >= 1 << order
+        })
+    }
+
     fn largest_whole(&self) -> Option<Order> {
         let whole = self.free_segments.iter();
         let whole = whole.map(|&i| &self.segments[i as usize].buddy);
@@ -379,7 +394,7 @@ impl<B: Backing> Pool<B> {
             return Err(Refusal::with(ErrorCode::QuotaExceeded, held, quota));
         }
         let Some(index) = state.find(session, transport, order) else {
-            let code = if state.wiping >= bytes {
+            let code = if state.fits_soon(session, transport, order) {
                 ErrorCode::TryAgain
             } else {
                 ErrorCode::PoolFull
