@@ -85,6 +85,8 @@ pub struct Full<T>(pub T);
 #[derive(Debug)]
 pub struct Wrr<T> {
     queues: [VecDeque<T>; Class::COUNT],
+    /// Which queues are not empty, as bits: finding the next one is what a port does most.
+    backlog: u32,
     /// Bytes that a class may still send in this turn; below zero it is a debt.
     credit_bytes: [i64; Class::COUNT],
     weights: Weights,
@@ -101,6 +103,7 @@ impl<T> Wrr<T> {
     pub fn new(weights: Weights, quantum: Bytes, class_len_max: usize) -> Wrr<T> {
         Wrr {
             queues: std::array::from_fn(|_| VecDeque::new()),
+            backlog: 0,
             credit_bytes: [0; Class::COUNT],
             weights,
             quantum: Bytes(quantum.0.clamp(1, 1 << 30)),
@@ -134,6 +137,7 @@ impl<T> Wrr<T> {
             return Err(Full(item));
         }
         queue.push_back(item);
+        self.backlog |= 1 << class.index();
         self.len += 1;
         Ok(())
     }
@@ -142,6 +146,7 @@ impl<T> Wrr<T> {
     /// item had a place before, so a class holds at most its limit and the items that are out.
     pub fn requeue(&mut self, class: Class, item: T) {
         self.queues[class.index()].push_front(item);
+        self.backlog |= 1 << class.index();
         self.len += 1;
     }
 
@@ -153,11 +158,14 @@ impl<T> Wrr<T> {
             self.credit_bytes = [0; Class::COUNT];
             return None;
         }
-        if self.queues[self.turn].is_empty() || self.credit_bytes[self.turn] <= 0 {
+        if !self.is_backlogged(self.turn) || self.credit_bytes[self.turn] <= 0 {
             self.pass_turn();
         }
         let index = self.turn;
         let item = self.queues[index].pop_front()?;
+        if self.queues[index].is_empty() {
+            self.backlog &= !(1 << index);
+        }
         self.len -= 1;
         Some(Turn {
             class: Class::ALL[index],
@@ -195,11 +203,8 @@ impl<T> Wrr<T> {
     }
 
     fn pass_within_a_round(&mut self) -> bool {
-        for _ in 0..Class::COUNT {
-            self.turn = (self.turn + 1) % Class::COUNT;
-            if self.queues[self.turn].is_empty() {
-                continue;
-            }
+        for _ in 0..self.backlog.count_ones() {
+            self.turn = self.next_backlogged();
             self.credit_bytes[self.turn] += self.turn_bytes(self.turn);
             if self.credit_bytes[self.turn] > 0 {
                 return true;
@@ -208,16 +213,27 @@ impl<T> Wrr<T> {
         false
     }
 
+    /// The first class after the one at `turn`, which comes last itself.
+    fn next_backlogged(&self) -> usize {
+        let after = self.backlog >> (self.turn + 1) << (self.turn + 1);
+        let first = if after == 0 { self.backlog } else { after };
+        first.trailing_zeros() as usize
+    }
+
+    fn is_backlogged(&self, index: usize) -> bool {
+        self.backlog & (1 << index) != 0
+    }
+
     /// Where every backlogged class owes more than one round pays, all rounds but the last are
     /// paid at once, so that a huge item does not make the scheduler spin.
     fn skip_rounds_of_debt(&mut self) {
         let rounds = (0..Class::COUNT)
-            .filter(|&i| !self.queues[i].is_empty())
+            .filter(|&i| self.is_backlogged(i))
             .map(|i| self.credit_bytes[i].min(0).unsigned_abs() / self.turn_bytes(i) as u64)
             .min()
             .unwrap_or(0) as i64;
         for i in 0..Class::COUNT {
-            if rounds > 0 && !self.queues[i].is_empty() {
+            if rounds > 0 && self.is_backlogged(i) {
                 let paid = self.turn_bytes(i).saturating_mul(rounds);
                 self.credit_bytes[i] = self.credit_bytes[i].saturating_add(paid).min(0);
             }

@@ -14,7 +14,7 @@ use muninn_types::Nanos;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-const DAY_SHIFT: u32 = 9;
+const DAY_SHIFT: u32 = 8;
 const DAYS: usize = 1 << 15;
 const NONE: u32 = u32::MAX;
 

@@ -8,10 +8,10 @@
 use super::calendar::Calendar;
 use super::config::{Config, JobKind};
 use super::fabric::{Fabric, Hop, Packet};
-use super::job::{BATCH, Due, Flow, Job};
+use super::job::{BATCH, Due, Flow, Job, REGULAR_WINDOW};
 use super::report::{Histogram, Report};
 use super::topology::Tier;
-use super::trace::Shape;
+use super::trace::{Shape, Trace};
 use muninn_policy::threshold::{Params, Threshold};
 use muninn_policy::urgency::{EQUAL, PriorityMap, Urgency};
 use muninn_policy::wrr::Weights;
@@ -19,8 +19,10 @@ use muninn_types::{Bytes, Class, Nanos, SplitMix64};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What travels as one piece: four pages, an RDMA write of them.
+/// What an eviction core and the answer to a read send as one piece.
 pub const PACKET: Bytes = Bytes::pages(4);
+/// What a blocked program sends before it waits for the acknowledgement: a page.
+pub const URGENT_PACKET: Bytes = Bytes::PAGE;
 /// Jobs begin within this time of each other, before scaling.
 const STARTS_WITHIN: Nanos = Nanos::millis(500);
 
@@ -29,7 +31,7 @@ enum Event {
     Hop(Hop),
     /// The program has computed until it needs memory, or to its end.
     Computed(u32, Due),
-    /// The core of a blocked program has prepared a packet.
+    /// The core of a blocked program has prepared a page.
     UrgentPrepared(u32),
     /// An eviction core has prepared a batch.
     RegularPrepared(u32),
@@ -90,7 +92,7 @@ struct Engine<'a> {
     cores: Vec<EvictCores>,
     /// Servers that have memory to give.
     pool: Vec<u16>,
-    prepare_packet: Nanos,
+    prepare_page: Nanos,
     prepare_batch: Nanos,
     unfinished: usize,
     uef_count: u64,
@@ -115,8 +117,13 @@ impl<'a> Engine<'a> {
         let mut rng = SplitMix64::new(config.seed);
         let mut jobs = Vec::new();
         for server in 0..servers {
+            let mut tasks = rng.fork();
+            let intensive = is_intensive(server);
+            let (trace, started) = work(config, intensive, &mut tasks);
             for _ in 0..config.jobs_per_server {
-                jobs.push(job(config, server, is_intensive(server), rng.fork()));
+                let trace = Arc::clone(&trace);
+                let rng = tasks.fork();
+                jobs.push(job(config, server, intensive, trace, started, rng));
             }
         }
         // Memory is lent by the servers that have some to spare; by all where those are too few.
@@ -145,7 +152,7 @@ impl<'a> Engine<'a> {
             urgency: by_urgency.then(|| Urgency::new(PriorityMap::from_history(&history))),
             cores: vec![EvictCores::default(); servers as usize],
             pool,
-            prepare_packet: prepare(PACKET),
+            prepare_page: prepare(URGENT_PACKET),
             prepare_batch: prepare(BATCH),
             uef_count: 0,
             ref_count: 0,
@@ -201,7 +208,7 @@ impl<'a> Engine<'a> {
         if !state.has_room() {
             let flow = self.flow(now, job, true);
             self.jobs[job as usize].urgent = Some(flow);
-            let at = now + self.prepare_packet;
+            let at = now + self.prepare_page;
             self.events.add(at, Event::UrgentPrepared(job));
             return;
         }
@@ -212,10 +219,7 @@ impl<'a> Engine<'a> {
             let state = &mut self.jobs[job as usize];
             state.wait_began = now;
             let at = other_than(&self.pool, state.server, &mut state.rng);
-            let travel = self
-                .config
-                .topology
-                .short_message(u32::from(state.server), u32::from(at));
+            let travel = self.fabric.routes().short_message(state.server, at);
             self.events.add(now + travel, Event::Asked(job, at));
         } else {
             self.compute(now, job);
@@ -241,7 +245,7 @@ impl<'a> Engine<'a> {
     fn send_urgent(&mut self, job: u32) {
         let state = &mut self.jobs[job as usize];
         let flow = state.urgent.as_mut().expect("the program is blocked");
-        let bytes = PACKET.min(flow.unsent);
+        let bytes = URGENT_PACKET.min(flow.unsent);
         flow.unsent -= bytes;
         let packet = packet(bytes, state.server, flow, Cargo::Urgent(job));
         self.fabric.send(&mut self.events, packet);
@@ -252,7 +256,7 @@ impl<'a> Engine<'a> {
         state.acknowledged(Bytes(u64::from(bytes)));
         let flow = state.urgent.expect("the program is blocked");
         if flow.unsent > Bytes::ZERO {
-            let at = now + self.prepare_packet;
+            let at = now + self.prepare_page;
             self.events.add(at, Event::UrgentPrepared(job));
             return;
         }
@@ -347,10 +351,7 @@ impl<'a> Engine<'a> {
     }
 
     fn delivered(&mut self, now: Nanos, packet: Packet) {
-        let back = self
-            .config
-            .topology
-            .short_message(u32::from(packet.to), u32::from(packet.from));
+        let back = self.fabric.routes().short_message(packet.to, packet.from);
         match Cargo::of(packet.tag) {
             Cargo::Urgent(job) => {
                 let event = Event::UrgentAcknowledged(job, packet.bytes);
@@ -396,19 +397,34 @@ impl<'a> Engine<'a> {
     }
 }
 
-fn job(config: &Config, server: u32, intensive: bool, mut rng: SplitMix64) -> Job {
+/// What the jobs of a server do, and when they begin. They are the tasks of one piece of work, in
+/// step with each other as the phases of an analytics job are.
+fn work(config: &Config, intensive: bool, rng: &mut SplitMix64) -> (Arc<Trace>, Nanos) {
     let trace = match &config.trace {
         Some(trace) if intensive => Arc::clone(trace),
-        _ if intensive => Arc::new(Shape::of(config.job).trace(config.scale, false, &mut rng)),
-        _ => Arc::new(Shape::of(JobKind::Other).trace(config.scale, true, &mut rng)),
+        _ if intensive => Arc::new(Shape::of(config.job).trace(config.scale, false, rng)),
+        _ => Arc::new(Shape::of(JobKind::Other).trace(config.scale, true, rng)),
     };
+    let started = Nanos((rng.unit() * STARTS_WITHIN.0 as f64 / config.scale) as u64);
+    (trace, started)
+}
+
+fn job(
+    config: &Config,
+    server: u32,
+    intensive: bool,
+    trace: Arc<Trace>,
+    started: Nanos,
+    rng: SplitMix64,
+) -> Job {
     let (ratio, scale) = if intensive {
         (config.local_ratio, config.scale)
     } else {
         (Config::OTHER_LOCAL_RATIO, 1.0)
     };
-    let limit = Bytes(((trace.working_set.0 as f64 * ratio) as u64).max(4 * BATCH.0));
-    let headroom = Bytes(((Config::HEADROOM.0 as f64 / scale) as u64).max(BATCH.0));
+    let limit = Bytes(((trace.working_set.0 as f64 * ratio) as u64).max(2 * REGULAR_WINDOW.0));
+    // Never less than a job may have under way: else the limit, not the core, would hold it back.
+    let headroom = Bytes((Config::HEADROOM.0 as f64 / scale) as u64).max(REGULAR_WINDOW);
     let mut params = Params::for_limit(limit, headroom);
     params.lower = if config.module.adapts_threshold() {
         let lower = (limit.0 as f64 * Config::THRESHOLD_LOWER_SHARE) as u64;
@@ -419,7 +435,6 @@ fn job(config: &Config, server: u32, intensive: bool, mut rng: SplitMix64) -> Jo
     // About 32 cycles to fill the local memory once.
     params.cycle_charges = (limit.0 / BATCH.0 / 32).clamp(4, 1024) as u32;
     params.evict_rate_initial = config.evict_mb_s * 1e6;
-    let started = Nanos((rng.unit() * STARTS_WITHIN.0 as f64 / config.scale) as u64);
     let threshold = Threshold::new(params);
     Job::new(
         server as u16,

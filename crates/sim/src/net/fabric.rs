@@ -11,7 +11,7 @@
 //! Known limits: no pause frames, no congestion control; a port's memory is not limited.
 
 use super::calendar::Calendar;
-use super::topology::{Tier, Topology};
+use super::topology::{Routes, Tier, Topology};
 use muninn_policy::wrr::{Weights, Wrr};
 use muninn_types::{Bytes, Class, Nanos};
 
@@ -72,6 +72,7 @@ pub struct TierLoad {
 #[derive(Debug)]
 pub struct Fabric {
     topology: Topology,
+    routes: Routes,
     ports: Vec<Port>,
     packets: Vec<Packet>,
     free: Vec<u32>,
@@ -95,6 +96,7 @@ impl Fabric {
             wait_ns: 0,
         };
         Fabric {
+            routes: Routes::new(topology),
             topology,
             ports: (0..topology.ports()).map(port).collect(),
             packets: Vec::new(),
@@ -104,6 +106,10 @@ impl Fabric {
             on_links_bytes: 0,
             sent_packets: 0,
         }
+    }
+
+    pub fn routes(&self) -> &Routes {
+        &self.routes
     }
 
     /// A server gives a packet to its network card.
@@ -230,11 +236,9 @@ impl Fabric {
             events.add(port.busy_until, E::from(Hop::Free(at)));
         }
         let arrival = port.busy_until + self.topology.propagation;
-        let next =
-            self.topology
-                .next_port(u32::from(at), u32::from(packet.to), u32::from(packet.spine));
+        let next = self.routes.next_port(at, packet.to, packet.spine);
         let hop = match next {
-            Some(next) => Hop::At(next as u16, index),
+            Some(next) => Hop::At(next, index),
             None => Hop::End(index),
         };
         events.add(arrival, E::from(hop));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Pages that are reclaimed, charged and read at a time: Linux's SWAP_CLUSTER_MAX.
 pub const BATCH: Bytes = Bytes::pages(32);
 /// Of one job's regular evictions, what may be unacknowledged.
-pub const REGULAR_WINDOW: Bytes = Bytes::mib(1);
+pub const REGULAR_WINDOW: Bytes = Bytes::kib(512);
 /// The growth rate is a mean over about so many charges.
 const GROWTH_CHARGES: f64 = 16.0;
 

@@ -17,6 +17,7 @@
 //! `docs/SIMULATION.md`.
 
 mod calendar;
+pub mod charts;
 mod config;
 mod engine;
 mod fabric;

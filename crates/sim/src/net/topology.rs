@@ -112,19 +112,6 @@ impl Topology {
         server / self.servers_per_leaf
     }
 
-    pub fn links_between(&self, from: u32, to: u32) -> u32 {
-        if self.leaf_of(from) == self.leaf_of(to) {
-            2
-        } else {
-            4
-        }
-    }
-
-    /// Time that a message too short to queue (an acknowledgement, a read request) needs.
-    pub fn short_message(&self, from: u32, to: u32) -> Nanos {
-        Nanos(self.propagation.0 * u64::from(self.links_between(from, to)))
-    }
-
     pub fn ports(&self) -> u32 {
         2 * self.servers() + 2 * self.leaves * self.spines
     }
@@ -146,20 +133,60 @@ impl Topology {
             Tier::LeafToSpine | Tier::SpineToLeaf => self.fabric_gbps,
         }
     }
+}
+
+/// Where packets go next: the topology with its divisions done beforehand.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    topology: Topology,
+    tier_of: Vec<Tier>,
+    leaf_of: Vec<u16>,
+    /// First ports of the tiers after the first.
+    leaf_to_spine: u32,
+    spine_to_leaf: u32,
+    leaf_to_server: u32,
+}
+
+impl Routes {
+    pub fn new(topology: Topology) -> Routes {
+        let servers = topology.servers();
+        let fabric = topology.leaves * topology.spines;
+        Routes {
+            tier_of: (0..topology.ports()).map(|p| topology.tier_of(p)).collect(),
+            leaf_of: (0..servers).map(|s| topology.leaf_of(s) as u16).collect(),
+            leaf_to_spine: servers,
+            spine_to_leaf: servers + fabric,
+            leaf_to_server: servers + 2 * fabric,
+            topology,
+        }
+    }
+
+    /// Time that a message too short to queue (an acknowledgement, a read request) needs.
+    pub fn short_message(&self, from: u16, to: u16) -> Nanos {
+        let same = self.leaf_of[usize::from(from)] == self.leaf_of[usize::from(to)];
+        Nanos(self.topology.propagation.0 * if same { 2 } else { 4 })
+    }
 
     /// The port after `port` on the way to a server, through this spine where one is needed; `None`
     /// at the end of the way.
-    pub fn next_port(&self, port: u32, to: u32, spine: u32) -> Option<u32> {
-        let servers = self.servers();
-        let fabric = self.leaves * self.spines;
-        let leaf_to = self.leaf_of(to);
-        match self.tier_of(port) {
-            Tier::ServerToLeaf if self.leaf_of(port) == leaf_to => Some(servers + 2 * fabric + to),
-            Tier::ServerToLeaf => Some(servers + self.leaf_of(port) * self.spines + spine),
-            Tier::LeafToSpine => Some(servers + fabric + spine * self.leaves + leaf_to),
-            Tier::SpineToLeaf => Some(servers + 2 * fabric + to),
-            Tier::LeafToServer => None,
-        }
+    pub fn next_port(&self, port: u16, to: u16, spine: u16) -> Option<u16> {
+        let leaf_to = self.leaf_of[usize::from(to)];
+        let next = match self.tier_of[usize::from(port)] {
+            Tier::ServerToLeaf => {
+                let leaf = self.leaf_of[usize::from(port)];
+                if leaf == leaf_to {
+                    self.leaf_to_server + u32::from(to)
+                } else {
+                    self.leaf_to_spine + u32::from(leaf) * self.topology.spines + u32::from(spine)
+                }
+            }
+            Tier::LeafToSpine => {
+                self.spine_to_leaf + u32::from(spine) * self.topology.leaves + u32::from(leaf_to)
+            }
+            Tier::SpineToLeaf => self.leaf_to_server + u32::from(to),
+            Tier::LeafToServer => return None,
+        };
+        Some(next as u16)
     }
 }
 
@@ -178,14 +205,18 @@ mod tests {
             let from = (pick % u64::from(net.servers())) as u32;
             let to = (pick / 7 % u64::from(net.servers())) as u32;
             let spine = (pick / 3 % u64::from(spines)) as u32;
-            let mut way = vec![from];
-            while let Some(port) = net.next_port(way[way.len() - 1], to, spine) {
-                prop_assert!(port < net.ports());
+            let routes = Routes::new(net);
+            let mut way = vec![from as u16];
+            while let Some(port) = routes.next_port(way[way.len() - 1], to as u16, spine as u16) {
+                prop_assert!(u32::from(port) < net.ports());
                 way.push(port);
             }
-            prop_assert_eq!(way.len() as u32, net.links_between(from, to));
-            prop_assert_eq!(way[way.len() - 1] + net.servers(), net.ports() + to);
-            let tiers: Vec<usize> = way.iter().map(|&p| net.tier_of(p) as usize).collect();
+            let links = if net.leaf_of(from) == net.leaf_of(to) { 2 } else { 4 };
+            prop_assert_eq!(way.len(), links);
+            let message = routes.short_message(from as u16, to as u16);
+            prop_assert_eq!(message, Nanos::micros(3 * links as u64));
+            prop_assert_eq!(u32::from(way[way.len() - 1]) + net.servers(), net.ports() + to);
+            let tiers: Vec<usize> = way.iter().map(|&p| net.tier_of(p.into()) as usize).collect();
             prop_assert!(tiers.is_sorted());
         }
     }

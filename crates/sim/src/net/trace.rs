@@ -59,9 +59,9 @@ impl Shape {
         let linpack = Shape {
             working_set: Bytes(1_560_000_000),
             load_mb_s: 400.0,
-            rounds: 8,
+            rounds: 6,
             round_s: 1.0,
-            burst_share: 0.3,
+            burst_share: 0.2,
             burst_grown_mb_s: 2700.0,
             burst_touched_mb_s: 200.0,
             lull_grown_mb_s: 0.0,
@@ -74,15 +74,15 @@ impl Shape {
             JobKind::Kmeans => Shape {
                 working_set: Bytes(4_730_000_000),
                 load_mb_s: 600.0,
-                rounds: 4,
+                rounds: 2,
                 round_s: 2.0,
-                burst_share: 0.35,
+                burst_share: 0.18,
                 burst_touched_mb_s: 400.0,
                 ..linpack
             },
             JobKind::Pagerank => Shape {
                 working_set: Bytes(2_300_000_000),
-                rounds: 6,
+                rounds: 3,
                 round_s: 1.4,
                 burst_grown_mb_s: 2400.0,
                 burst_touched_mb_s: 400.0,
@@ -90,19 +90,19 @@ impl Shape {
             },
             JobKind::Quicksort => Shape {
                 working_set: Bytes(2_400_000_000),
-                rounds: 5,
+                rounds: 3,
                 round_s: 1.6,
-                burst_share: 0.25,
+                burst_share: 0.12,
                 burst_grown_mb_s: 2000.0,
                 ..linpack
             },
             // Steady, and far below what a server's eviction cores can do.
             JobKind::Other => Shape {
                 working_set: Bytes(1_000_000_000),
-                rounds: 12,
-                burst_grown_mb_s: 50.0,
+                rounds: 8,
+                burst_grown_mb_s: 60.0,
                 burst_touched_mb_s: 20.0,
-                lull_grown_mb_s: 50.0,
+                lull_grown_mb_s: 60.0,
                 lull_touched_mb_s: 20.0,
                 locality: 1.0,
                 ..linpack
