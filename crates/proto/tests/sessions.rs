@@ -373,3 +373,36 @@ fn sessions_that_map_memory_are_not_served_by_message() {
         Err(ErrorCode::WrongTransport)
     );
 }
+
+#[test]
+fn observers_are_bounded_in_number_and_in_silence() {
+    use muninn_proto::auth::Key;
+    use muninn_proto::client::Purpose;
+    use muninn_proto::server::{FakeBacking, Shard};
+    let max = Shard::<FakeBacking>::MAX_OBSERVERS;
+    let mut host = Host::new(pool_config(64, 64));
+    let mut conns = Vec::new();
+    for _ in 0..max {
+        let conn = host.accept(Peer::Tcp, 0);
+        host.shake(conn, &Key::none(), Purpose::Observe).unwrap();
+        conns.push(conn);
+    }
+    let late = host.accept(Peer::Tcp, 0);
+    let refused = host
+        .shake(late, &Key::none(), Purpose::Observe)
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the server answers 256 connections without a session already; try again later"
+    );
+    host.now = host.now + Shard::<FakeBacking>::OBSERVER_IDLE;
+    host.tick();
+    assert!(host.is_open(conns[0]), "closed too early");
+    host.now = host.now + muninn_types::Nanos(1);
+    host.tick();
+    assert!(
+        conns.iter().all(|conn| !host.is_open(*conn)),
+        "a silent observer stays"
+    );
+    assert_eq!(host.refused("observer-idle"), max as u64);
+}

@@ -60,6 +60,7 @@ codes! {
     /// Freed memory is still being wiped; the same request may succeed in a moment.
     TryAgain = 24 / "try-again",
     Stopping = 25 / "stopping",
+    TooManyObservers = 26 / "too-many-observers",
 }
 
 /// A refusal as it travels: the code, two details and a remark.
@@ -228,6 +229,11 @@ impl fmt::Display for Refusal {
                     "freed memory is still being wiped; try again in a moment"
                 )
             }
+            ErrorCode::TooManyObservers => write!(
+                f,
+                "the server answers {} connections without a session already; try again later",
+                self.a
+            ),
             ErrorCode::Stopping => write!(f, "the server is stopping"),
         }?;
         if !self.remark.as_str().is_empty() {

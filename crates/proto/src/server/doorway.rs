@@ -3,7 +3,7 @@
 use super::memory::Backing;
 use super::registry::SessionInfo;
 use super::session::{IdMap, Lane, MAX_LANES, Session};
-use super::shard::{ConnState, Out, Peer, Shard, Step};
+use super::shard::{Conn, ConnState, Out, Peer, Shard, Step};
 use crate::auth::{self, Transcript};
 use muninn_types::{Bytes, ConnId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{
@@ -138,7 +138,14 @@ impl<B: Backing> Shard<B> {
             _ if !auth::check_client_proof(&config.key, transcript, proof) => {
                 return Err(wrong_key());
             }
-            Intent::Observe => (ConnState::Observer, SessionId(0)),
+            Intent::Observe => {
+                let observes = |c: &&Conn| matches!(c.state, ConnState::Observer);
+                if self.conns.values().filter(observes).count() >= Self::MAX_OBSERVERS {
+                    let max = Self::MAX_OBSERVERS as u64;
+                    return Err(Refusal::with(ErrorCode::TooManyObservers, max, 0));
+                }
+                (ConnState::Observer, SessionId(0))
+            }
             Intent::Open { transport, name } => {
                 let id = self.shared.session_id(self.index);
                 let info = Arc::new(SessionInfo {

@@ -253,6 +253,9 @@ impl<B: Backing> Shard<B> {
     const GRACE: Nanos = Nanos::millis(250);
     /// The most connections of a shard that have not said yet.
     pub const MAX_STRANGERS: usize = 256;
+    /// The most connections of a shard without a session, and how long one may say nothing.
+    pub const MAX_OBSERVERS: usize = 256;
+    pub const OBSERVER_IDLE: Nanos = Nanos::secs(60);
 
     pub fn new(index: u8, shared: Arc<Shared<B>>, entropy: Entropy) -> Shard<B> {
         let counters = shared.registry.add_shard();
@@ -370,7 +373,7 @@ impl<B: Backing> Shard<B> {
             Ok(request) => request,
             Err(error) => return self.malformed(error, out),
         };
-        let Some(known) = self.conns.get(&conn) else {
+        let Some(known) = self.conns.get_mut(&conn) else {
             return self.refuse_and_close(header, &Refusal::new(ErrorCode::NotOpen), out);
         };
         match known.state {
@@ -381,7 +384,11 @@ impl<B: Backing> Shard<B> {
                 }
                 step
             }
-            ConnState::Observer => self.handle_observer(known.peer, header, request, now, out),
+            ConnState::Observer => {
+                known.since = now;
+                let peer = known.peer;
+                self.handle_observer(peer, header, request, now, out)
+            }
             _ => self.handle_stranger(conn, header, body, request, now, out),
         }
     }
@@ -571,6 +578,16 @@ impl<B: Backing> Shard<B> {
             .collect();
         for conn in late {
             self.shared.registry.refused("handshake-too-slow");
+            self.closed(conn);
+            out.fenced.push(conn);
+        }
+        let idle: Vec<ConnId> = (self.conns.iter())
+            .filter(|(_, c)| matches!(c.state, ConnState::Observer))
+            .filter(|(_, c)| now.saturating_sub(c.since) > Self::OBSERVER_IDLE)
+            .map(|(id, _)| *id)
+            .collect();
+        for conn in idle {
+            self.shared.registry.refused("observer-idle");
             self.closed(conn);
             out.fenced.push(conn);
         }
