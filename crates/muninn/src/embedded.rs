@@ -28,7 +28,9 @@ impl EmbeddedServer {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
         // Settings meant for a server that someone else runs must not reach this one.
-        command.args(["--config", "/dev/null", "serve", "--json"]).args(args);
+        command
+            .args(["--config", "/dev/null", "serve", "--json"])
+            .args(args);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MUNINN_") {
                 command.env_remove(name);
@@ -40,7 +42,10 @@ impl EmbeddedServer {
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
         }
-        let mut server = EmbeddedServer { child, addresses: Vec::new() };
+        let mut server = EmbeddedServer {
+            child,
+            addresses: Vec::new(),
+        };
         match serde_json::from_str::<Listening>(&line) {
             Ok(listening) => {
                 server.addresses = listening.listen;

@@ -87,7 +87,7 @@ impl State {
             Verb::Read(segs) | Verb::Write(segs) => {
                 let writing = matches!(op.verb, Verb::Write(_));
                 let mut data = op.data.as_mut();
-                checked_total(segs, data)?;
+                checked_total(segs, data.len())?;
                 for seg in segs {
                     self.range(seg, writing)?;
                 }

@@ -16,7 +16,7 @@ pub const PLAIN_TOKEN: u64 = u64::MAX;
 
 /// Bytes of the segments, refused as a server's lane refuses them: no segments, too many, empty
 /// ones, more than fit a frame, or a buffer that is too short.
-pub(crate) fn checked_total(segs: &[Seg], data: &[u8]) -> Result<usize, OpError> {
+pub(crate) fn checked_total(segs: &[Seg], room: usize) -> Result<usize, OpError> {
     let bad = || OpError::BadSegments(DecodeError::Value);
     if segs.is_empty() || segs.len() > MAX_SEGS {
         return Err(bad());
@@ -31,7 +31,7 @@ pub(crate) fn checked_total(segs: &[Seg], data: &[u8]) -> Result<usize, OpError>
     if total > MAX_PAYLOAD {
         return Err(bad());
     }
-    if total > data.len() {
+    if total > room {
         return Err(OpError::DataTooShort);
     }
     Ok(total)

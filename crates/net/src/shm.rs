@@ -15,7 +15,7 @@ use muninn_sys::memory::{
     Access, BusFault, Mapping, guarded_compare_swap, guarded_copy, guarded_fetch_add,
 };
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, GrantId, LaneKind};
+use muninn_types::{Bytes, Class, GrantId, LaneKind};
 use muninn_wire::{ErrorCode, GrantInfo, Refusal, Seg, Transport as Wire};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -206,7 +206,7 @@ impl Transport for ShmSession {
             core: Arc::clone(&self.session.core),
             table: Arc::clone(&self.table),
             done: VecDeque::with_capacity(DATA_WINDOW),
-            last: None,
+            known: [const { None }; KNOWN],
             changes: 0,
         }))
     }
@@ -271,27 +271,32 @@ struct ShmLane {
     core: Arc<SessionCore>,
     table: Arc<Table>,
     done: VecDeque<Done>,
-    /// The grant used last: most runs stay in one.
-    last: Option<(GrantId, Mapped)>,
+    /// Grants used lately, each at the place its id gives it, so that most are found without the
+    /// table's lock.
+    known: [Option<(GrantId, Mapped)>; KNOWN],
     changes: u64,
 }
+
+/// A power of two.
+const KNOWN: usize = 64;
 
 impl ShmLane {
     fn find(&mut self, grant: GrantId) -> Result<&Mapped, OpError> {
         let changes = self.table.changes.load(Ordering::Acquire);
         if changes != self.changes {
             self.changes = changes;
-            self.last = None;
+            self.known.fill(None);
         }
-        if self.last.as_ref().is_none_or(|(id, _)| *id != grant) {
+        let place = &mut self.known[grant.0 as usize % KNOWN];
+        if place.as_ref().is_none_or(|(id, _)| *id != grant) {
             let maps = self.table.read();
             let (mapped, _) = maps
                 .grants
                 .get(&grant)
                 .ok_or_else(|| refused(ErrorCode::NoGrant, grant.0, 0))?;
-            self.last = Some((grant, mapped.clone()));
+            *place = Some((grant, mapped.clone()));
         }
-        Ok(&self.last.as_ref().expect("it was just found").1)
+        Ok(&place.as_ref().expect("it was just found").1)
     }
 
     /// Address of a segment, checked against its grant.
@@ -309,8 +314,12 @@ impl ShmLane {
         Ok(unsafe { mapped.map.as_ptr().add(at as usize) })
     }
 
-    fn copy(&mut self, segs: &[Seg], data: &mut [u8], writing: bool) -> Result<Answer, OpError> {
-        checked_total(segs, data)?;
+    fn copy(&mut self, segs: &[Seg], direction: Direction<'_>) -> Result<Answer, OpError> {
+        let (near, len, writing) = match direction {
+            Direction::Read(into) => (into.as_mut_ptr(), into.len(), false),
+            Direction::Write(from) => (from.as_ptr().cast_mut(), from.len(), true),
+        };
+        checked_total(segs, len)?;
         if segs.len() > 1 {
             // All or nothing, as a server has it: a list with a bad segment is not done in part.
             for seg in segs {
@@ -320,16 +329,25 @@ impl ShmLane {
         let mut at = 0;
         for seg in segs {
             let far = self.place(seg, writing)?;
-            let len = seg.len as usize;
-            let near = data[at..at + len].as_mut_ptr();
+            let near = near.wrapping_add(at);
             let (to, from) = if writing { (far, near) } else { (near, far) };
-            // SAFETY: `near` lies in a slice, `far` in a mapping that `self.last` keeps mapped with
-            // the access needed; no reference into it exists. Other clients cannot have it mapped
-            // unless this one shared it.
-            unsafe { guarded_copy(to, from, len) }.map_err(taken_back)?;
-            at += len;
+            // SAFETY: `near` lies in the slice, as all segments together are no longer than it;
+            // `far` in a mapping that `self.known` keeps mapped with the access needed, and no
+            // reference into it exists. Other clients cannot have it mapped unless this one shared
+            // it.
+            unsafe { guarded_copy(to, from, seg.len as usize) }.map_err(taken_back)?;
+            at += seg.len as usize;
         }
         self.still_leased(Answer::Done)
+    }
+
+    fn plain_copy(&mut self, segs: &[Seg], direction: Direction<'_>) -> Result<(), NetError> {
+        let done = match self.core.lost() {
+            Some(why) => Err(OpError::SessionLost(why)),
+            None => self.copy(segs, direction),
+        };
+        done.map(|_| ())
+            .map_err(|error| NetError::from_op(&self.core.address, error))
     }
 
     /// Address of a word, checked against its grant in the order in which a server checks.
@@ -361,8 +379,8 @@ impl ShmLane {
             return Err(OpError::SessionLost(why));
         }
         match &op.verb {
-            Verb::Read(segs) => self.copy(segs, op.data.as_mut(), false),
-            Verb::Write(segs) => self.copy(segs, op.data.as_mut(), true),
+            Verb::Read(segs) => self.copy(segs, Direction::Read(op.data.as_mut())),
+            Verb::Write(segs) => self.copy(segs, Direction::Write(op.data.as_ref())),
             Verb::CompareSwap {
                 grant,
                 offset,
@@ -370,7 +388,7 @@ impl ShmLane {
                 new,
             } => {
                 let word = self.word(*grant, *offset)?;
-                // SAFETY: inside of a writable mapping that `self.last` keeps, and aligned; others
+                // SAFETY: inside of a writable mapping that `self.known` keeps, and aligned; others
                 // access it by atomic operations or copies that race as the protocol allows.
                 let old = unsafe { guarded_compare_swap(word, *expect, *new) };
                 self.still_leased(Answer::Old(old.map_err(taken_back)?))
@@ -384,6 +402,12 @@ impl ShmLane {
             Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
         }
     }
+}
+
+/// Which way a copy goes, and what is near.
+enum Direction<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
 }
 
 fn taken_back(_: BusFault) -> OpError {
@@ -408,6 +432,13 @@ impl Lane for ShmLane {
             result,
         });
         Ok(())
+    }
+    /// Without the way through post and poll: half of the time would go into that.
+    fn read_v(&mut self, _class: Class, segs: &[Seg], into: &mut [u8]) -> Result<(), NetError> {
+        self.plain_copy(segs, Direction::Read(into))
+    }
+    fn write_v(&mut self, _class: Class, segs: &[Seg], from: &[u8]) -> Result<(), NetError> {
+        self.plain_copy(segs, Direction::Write(from))
     }
     fn poll(&mut self, _wait: Duration) -> Option<Done> {
         self.done.pop_front()

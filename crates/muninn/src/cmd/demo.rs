@@ -54,7 +54,10 @@ const SINGLE_READS: usize = 2000;
 
 pub fn run(args: &Args) -> Outcome {
     if args.data < Bytes::mib(1) || args.data > Bytes::gib(16) {
-        return Err(Failure::usage(format!("--data {}: use 1MiB to 16GiB", args.data)));
+        return Err(Failure::usage(format!(
+            "--data {}: use 1MiB to 16GiB",
+            args.data
+        )));
     }
     let say = |text: &str| {
         if !args.json {
@@ -84,7 +87,9 @@ pub fn run(args: &Args) -> Outcome {
         kept.push(grants);
     }
     bar.finish_and_clear();
-    let mut table = Table::new(["server", "over", "pages", "write", "read", "one page", "wrong"]);
+    let mut table = Table::new([
+        "server", "over", "pages", "write", "read", "one page", "wrong",
+    ]);
     for m in &servers {
         table.row([
             m.server.clone(),
@@ -102,7 +107,11 @@ pub fn run(args: &Args) -> Outcome {
     let old_bytes = next_owner_sees(&pool, &pool_list)?;
     say(&format!(
         "A grant was filled, released and granted to somebody else, who {}.",
-        if old_bytes { "SAW THE OLD BYTES" } else { "found zeros" }
+        if old_bytes {
+            "SAW THE OLD BYTES"
+        } else {
+            "found zeros"
+        }
     ));
 
     // --- cuts
@@ -114,9 +123,8 @@ pub fn run(args: &Args) -> Outcome {
     ));
 
     // --- what is there
-    let mut observer =
-        Observer::connect(&near.addresses()[0].parse().map_err(failed)?, &options())
-            .map_err(failed)?;
+    let mut observer = Observer::connect(&near.addresses()[0].parse().map_err(failed)?, &options())
+        .map_err(failed)?;
     let status = observer.status().map_err(failed)?;
     say(&format!(
         "huginn holds {} of {} for {} session; muninn (process {}) is killed now.",
@@ -137,7 +145,9 @@ pub fn run(args: &Args) -> Outcome {
         }
     };
     let noticed_after = clock::now() - killed_at;
-    say(&format!("What its client sees after {noticed_after}, instead of zeros:\n  {error}"));
+    say(&format!(
+        "What its client sees after {noticed_after}, instead of zeros:\n  {error}"
+    ));
     let survivor_wrong_pages = verify(&pool, &kept[0], 0)?;
     say(&format!(
         "What huginn keeps is still there: {} pages read again, {survivor_wrong_pages} wrong.\n",
@@ -163,14 +173,19 @@ pub fn run(args: &Args) -> Outcome {
         + report.survivor_wrong_pages
         + u64::from(report.next_owner_saw_old_bytes);
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
-        return Err(Failure::failed("the demo found wrong bytes: this is a bug, please report it"));
+        return Err(Failure::failed(
+            "the demo found wrong bytes: this is a bug, please report it",
+        ));
     }
     say("Next: muninn serve --help, muninn doctor, muninn bench net, muninn sim rack --help.");
     Ok(())
 }
 
 fn options() -> PoolOptions {
-    PoolOptions { name: "demo".to_string(), ..PoolOptions::default() }
+    PoolOptions {
+        name: "demo".to_string(),
+        ..PoolOptions::default()
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
@@ -200,7 +215,10 @@ fn move_data(
     let runs = data.0 / run.len() as u64;
     let place = |grants: &[Grant], n: u64| {
         let per_grant = size.0 / (64 * PAGE_SIZE) as u64;
-        (grants[(n / per_grant) as usize], n % per_grant * (64 * PAGE_SIZE) as u64)
+        (
+            grants[(n / per_grant) as usize],
+            n % per_grant * (64 * PAGE_SIZE) as u64,
+        )
     };
     for n in 0..runs {
         if n * run.len() as u64 >= grants.len() as u64 * size.0 {
@@ -306,5 +324,9 @@ fn cut_in_mid_transfer(server: SocketAddr) -> Result<(u64, u64, u64), Failure> {
         let pages = back.chunks(PAGE_SIZE).zip(data.chunks(PAGE_SIZE));
         wrong += pages.filter(|(a, b)| a != b).count() as u64;
     }
-    Ok((ROUNDS, pool.transport(ServerId(0)).map_err(failed)?.resumes(), wrong))
+    Ok((
+        ROUNDS,
+        pool.transport(ServerId(0)).map_err(failed)?.resumes(),
+        wrong,
+    ))
 }

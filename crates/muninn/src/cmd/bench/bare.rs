@@ -50,6 +50,7 @@ pub fn write_spinning(stream: &mut TcpStream, from: &[u8]) -> io::Result<()> {
 }
 
 /// A peer at the other end of a loopback connection, until its stream is closed.
+#[derive(Debug)]
 pub struct BarePeer {
     pub stream: TcpStream,
     thread: Option<JoinHandle<()>>,

@@ -21,12 +21,22 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 
 pub fn measure() -> Result<Vec<Measurement>, Failure> {
     limits::raise_open_files().map_err(failed)?;
-    let args = ["--memory", "256MiB", "--listen", "127.0.0.1:0", "--max-sessions", "2000"];
+    let args = [
+        "--memory",
+        "256MiB",
+        "--listen",
+        "127.0.0.1:0",
+        "--max-sessions",
+        "2000",
+    ];
     let began = clock::now();
     let server = EmbeddedServer::start(args)?;
     let started_ms = (clock::now() - began).0 as f64 / 1e6;
     let address = server.addresses()[0].parse().map_err(failed)?;
-    let options = SessionOptions { name: "scale".to_string(), ..SessionOptions::default() };
+    let options = SessionOptions {
+        name: "scale".to_string(),
+        ..SessionOptions::default()
+    };
 
     let first = connect(&address, &options).map_err(failed)?;
     let alone_ns = read_ns(first.as_ref())?;
@@ -48,7 +58,12 @@ pub fn measure() -> Result<Vec<Measurement>, Failure> {
             (64.0, "MiB allowed"),
             "<= 1",
         ),
-        Measurement::new("server.start", (started_ms, "ms"), (100.0, "ms allowed"), "<= 1"),
+        Measurement::new(
+            "server.start",
+            (started_ms, "ms"),
+            (100.0, "ms allowed"),
+            "<= 1",
+        ),
         Measurement::new(
             "server.read.1000-sessions",
             (crowded_ns, "ns"),
@@ -75,7 +90,8 @@ fn read_ns(session: &dyn Transport) -> Result<f64, Failure> {
     for _ in 0..READS {
         let start = clock::now();
         let seg = Seg::new(grant, 0, 4096);
-        lane.read_v(muninn_types::Class::Demand, &[seg], &mut page).map_err(failed)?;
+        lane.read_v(muninn_types::Class::Demand, &[seg], &mut page)
+            .map_err(failed)?;
         times.push((clock::now() - start).0 as f64);
     }
     Ok(super::median(&mut times))
