@@ -395,10 +395,10 @@ fn observers_are_bounded_in_number_and_in_silence() {
         refused.to_string(),
         "the server answers 256 connections without a session already; try again later"
     );
-    host.now = host.now + Shard::<FakeBacking>::OBSERVER_IDLE;
+    host.now += Shard::<FakeBacking>::OBSERVER_IDLE;
     host.tick();
     assert!(host.is_open(conns[0]), "closed too early");
-    host.now = host.now + muninn_types::Nanos(1);
+    host.now += Nanos(1);
     host.tick();
     assert!(
         conns.iter().all(|conn| !host.is_open(*conn)),
