@@ -28,6 +28,8 @@ pub struct Node {
     pub cores: u32,
     /// Cores that reclaim memory, and run no job, while the node uses far memory.
     pub reclaim_cores: u32,
+    /// Whether the reclaim cores stay free of jobs also while the node uses no far memory.
+    pub reclaim_always: bool,
     pub memory: Bytes,
     pub cores_used: u32,
     /// Σ memory of the jobs on the node; what exceeds `memory` is far.
@@ -51,6 +53,7 @@ impl Node {
         Node {
             cores,
             reclaim_cores,
+            reclaim_always: false,
             memory,
             cores_used: 0,
             wanted: Bytes::ZERO,
@@ -66,7 +69,13 @@ impl Node {
 
     #[inline]
     pub fn fits_local(&self, job: &Need) -> bool {
-        self.cores_used + job.cores <= self.cores && self.wanted.0 + job.memory.0 <= self.memory.0
+        let kept = if self.reclaim_always {
+            self.reclaim_cores
+        } else {
+            0
+        };
+        self.cores_used + job.cores + kept <= self.cores
+            && self.wanted.0 + job.memory.0 <= self.memory.0
     }
 
     /// Whether the job fits with far memory, `far_free` being what the pool still has.

@@ -44,9 +44,14 @@ pub fn uniform(jobs: &[Job<'_>], local: Bytes, ratios: &mut Vec<f64>) -> Result<
             return Ok(());
         }
     }
-    let needed = jobs.iter().map(|j| j.memory.0 as f64 * j.profile.lowest());
+    // All at their lowest, which may fill the node to the last byte.
+    let lowest = jobs.iter().map(|j| j.memory.0 as f64 * j.profile.lowest());
+    let lowest: f64 = lowest.sum();
+    if lowest <= local.0 as f64 {
+        return Ok(());
+    }
     Err(TooLittle {
-        needed: Bytes(needed.sum::<f64>().ceil() as u64),
+        needed: Bytes(lowest.ceil() as u64),
         local,
     })
 }
