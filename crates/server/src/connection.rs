@@ -53,6 +53,8 @@ pub struct Connection {
     to_mark: bool,
     /// In the scheduler's queue.
     pub queued: bool,
+    /// Since when nothing of a reply could be sent.
+    pub blocked_since: Option<Nanos>,
     /// The descriptor is watched for room to write.
     pub watches_write: bool,
 }
@@ -87,6 +89,7 @@ impl Connection {
             class: Class::Control,
             to_mark,
             queued: false,
+            blocked_since: None,
             watches_write: false,
         }
     }
@@ -286,6 +289,11 @@ impl Connection {
         std::mem::swap(&mut o.payload, &mut out.payload);
         std::mem::swap(&mut o.spans, &mut out.spans);
         std::mem::swap(&mut o.descriptors, &mut out.descriptors);
+        if o.spans.len() > 1 {
+            for span in &o.spans {
+                span.extent.mem().prefetch(span.at);
+            }
+        }
         let streamed: usize = o.spans.iter().map(|span| span.len as usize).sum();
         o.sent = 0;
         o.descriptors_sent = 0;

@@ -94,6 +94,8 @@ pub struct EventLoop {
     out: Out<MemfdBacking>,
     connections: HashMap<ConnId, Connection>,
     ready: Wrr<ConnId>,
+    /// Connections whose reply did not fit a moment ago; looked at again soon.
+    retry: Vec<ConnId>,
     /// Only the first loop has any.
     listeners: Vec<Listener>,
     accept_paused: bool,
@@ -124,6 +126,7 @@ impl EventLoop {
             shard,
             out: Out::default(),
             connections: HashMap::new(),
+            retry: Vec::new(),
             ready: Wrr::new(options.weights, QUANTUM, usize::MAX),
             listeners,
             accept_paused: false,
@@ -149,19 +152,20 @@ impl EventLoop {
             if self.ready.is_empty() || turns >= TURNS_BETWEEN_LOOKS {
                 turns = 0;
                 let spinning = now.saturating_sub(idle_since) < Nanos::from(self.options.spin);
-                let wait = if !self.ready.is_empty() || spinning {
+                let busy = !self.ready.is_empty() || !self.retry.is_empty();
+                let wait = if busy || spinning {
                     Duration::ZERO
                 } else {
                     next_tick.saturating_sub(now).into()
                 };
                 match self.epoll.wait(&mut events, Some(wait)) {
-                    Ok(0) => {
-                        if self.ready.is_empty() {
-                            std::hint::spin_loop();
-                        }
-                    }
+                    Ok(0) if busy => {}
+                    Ok(0) => std::hint::spin_loop(),
                     Ok(_) => self.note_ready(&events),
                     Err(error) => panic!("waiting for events failed: {error}"),
+                }
+                while let Some(id) = self.retry.pop() {
+                    self.enqueue(id);
                 }
                 now = clock::now();
                 if now >= next_tick {
@@ -178,7 +182,9 @@ impl EventLoop {
                 } else {
                     1
                 };
-                idle_since = now;
+                if moved > 0 {
+                    idle_since = now;
+                }
             }
         }
         self.say_goodbye();
@@ -216,8 +222,18 @@ impl EventLoop {
             budget.0 as usize,
             now,
         );
+        let blocked_since = match turn {
+            Turn::Blocked if moved == 0 => *connection.blocked_since.get_or_insert(now),
+            _ => now,
+        };
+        connection.blocked_since = (turn == Turn::Blocked).then_some(blocked_since);
         match turn {
             Turn::Idle => self.watch(id, false),
+            // The kernel tells of room only when there is much of it; a client that takes its
+            // reply now is served faster by trying again. One that does not is left to the kernel.
+            Turn::Blocked if now - blocked_since < Nanos::from(self.options.spin) => {
+                self.retry.push(id);
+            }
             Turn::Blocked => self.watch(id, true),
             Turn::More => {
                 connection.queued = true;

@@ -31,6 +31,9 @@ pub struct MemfdBacking {
     pub huge: HugePages,
 }
 
+/// Cache lines of a page that [`MemfdSegment::prefetch`] starts to load.
+const PREFETCH_LINES: usize = 8;
+
 #[derive(Debug)]
 pub struct MemfdSegment {
     file: Memfd,
@@ -96,6 +99,17 @@ impl MemfdSegment {
         assert!(end <= self.bytes.0, "a range lies outside of its segment");
         // SAFETY: `at` is inside of the mapping, which is `bytes` long, as was just checked.
         unsafe { self.map.as_ptr().add(at as usize) }
+    }
+
+    /// Starts loading the first lines of a range, so that a copy that comes to it soon does not
+    /// wait for them: the hardware finds the rest by itself, but not the start of a page.
+    pub fn prefetch(&self, at: u64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = self.at(at, 1);
+        for line in 0..PREFETCH_LINES {
+            // SAFETY: a prefetch has no effect that a program could see, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line * 64).cast()) };
+        }
     }
 
     fn word(&self, at: u64) -> &AtomicU64 {

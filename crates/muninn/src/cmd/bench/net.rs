@@ -459,7 +459,7 @@ fn pump(
 
 fn tcp_scatter(bench: &Bench<'_>) -> Result<Vec<Measurement>, Failure> {
     const RUNS: usize = 1024;
-    const DEPTH: usize = 8;
+    const DEPTH: usize = 3;
     let setup = setup(Bytes::mib(256).min(bench.args.memory), true)?;
     let chunk = MAX_SEGS * PAGE_SIZE;
     let mut lane = setup.transport.lane(LaneKind::Bulk).map_err(failed)?;
@@ -467,7 +467,14 @@ fn tcp_scatter(bench: &Bench<'_>) -> Result<Vec<Measurement>, Failure> {
     let mut scattered = |list: &mut Vec<Seg>| {
         list.extend((0..MAX_SEGS).map(|_| setup.page(rng.below(setup.pages() as u64) as usize)));
     };
-    let mut rates: [Vec<f64>; 3] = Default::default();
+    let mut any_run = SplitMix64::new(7);
+    let mut contiguous = |list: &mut Vec<Seg>| {
+        let run = any_run.below((setup.pages() / MAX_SEGS) as u64) as usize * MAX_SEGS;
+        let mut seg = setup.page(run);
+        seg.len = chunk as u32;
+        list.push(seg);
+    };
+    let mut rates: [Vec<f64>; 4] = Default::default();
     let mut sink = vec![0; chunk];
     let gigabytes = (RUNS * chunk) as f64;
     for _ in 0..bench.args.rounds {
@@ -497,13 +504,23 @@ fn tcp_scatter(bench: &Bench<'_>) -> Result<Vec<Measurement>, Failure> {
             lane.as_mut(),
             RUNS,
             DEPTH,
+            Verb::Read,
+            Class::Prefetch,
+            &mut contiguous,
+        )?;
+        rates[3].push(gigabytes / (clock::now() - start).0 as f64);
+        let start = clock::now();
+        pump(
+            lane.as_mut(),
+            RUNS,
+            DEPTH,
             Verb::Write,
             Class::Eviction(4),
             &mut scattered,
         )?;
         rates[2].push(gigabytes / (clock::now() - start).0 as f64);
     }
-    let [bare, read, write] = &mut rates;
+    let [bare, read, write, run] = &mut rates;
     let bare = median(bare);
     let against = "GB/s bare loopback stream";
     Ok(vec![
@@ -513,6 +530,7 @@ fn tcp_scatter(bench: &Bench<'_>) -> Result<Vec<Measurement>, Failure> {
             (bare, against),
             ">= 0.8",
         ),
+        Measurement::new("tcp.read.run64", (median(run), "GB/s"), (bare, against), ""),
         Measurement::new(
             "tcp.write.scatter64",
             (median(write), "GB/s"),
