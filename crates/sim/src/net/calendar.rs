@@ -163,7 +163,7 @@ impl<E: Copy> Calendar<E> {
             self.hours.push((first.at, first.event));
         }
         self.hours[from..].reverse();
-        self.hours.sort_by(|a, b| b.0.cmp(&a.0));
+        self.hours.sort_by_key(|&(at, _)| Reverse(at));
     }
 }
 

@@ -131,9 +131,9 @@ impl Default for Config {
             local_ratio: 0.4,
             jobs_per_server: 5,
             intensive_servers: 32,
-            evict_cores: 2,
+            evict_cores: 3,
             evict_mb_s: 287.0,
-            scale: 32.0,
+            scale: 64.0,
             seed: 1,
         }
     }

@@ -8,7 +8,7 @@
 use super::calendar::Calendar;
 use super::config::{Config, JobKind};
 use super::fabric::{Fabric, Hop, Packet};
-use super::job::{BATCH, Due, Flow, Job, REGULAR_WINDOW};
+use super::job::{BATCH, Due, Flow, HEADROOM_MIN, Job};
 use super::report::{Histogram, Report};
 use super::topology::Tier;
 use super::trace::{Shape, Trace};
@@ -135,8 +135,8 @@ impl<'a> Engine<'a> {
             pool = (0..servers as u16).collect();
         }
         let by_urgency = config.module.schedules_by_urgency();
-        // The history that the paper takes from the cluster: how long its jobs compute.
-        let history: Vec<Nanos> = jobs.iter().map(Job::compute_total).collect();
+        // What the cluster knows of itself: how long the headroom of each job lasts on average.
+        let history: Vec<Nanos> = jobs.iter().map(Job::exhaustion_mean).collect();
         let weights = if by_urgency {
             Weights::default()
         } else {
@@ -177,7 +177,7 @@ impl<'a> Engine<'a> {
                 Event::Computed(job, Due::Charge) => self.charge(now, job),
                 Event::Computed(job, Due::End) => self.finish(now, job),
                 Event::UrgentPrepared(job) => self.send_urgent(job),
-                Event::RegularPrepared(job) => self.send_regular(now, job),
+                Event::RegularPrepared(job) => self.send_regular(job),
                 Event::UrgentAcknowledged(job, bytes) => self.urgent_acknowledged(now, job, bytes),
                 Event::RegularAcknowledged(job, bytes) => {
                     self.regular_acknowledged(now, job, bytes);
@@ -274,13 +274,10 @@ impl<'a> Engine<'a> {
 
     fn ask_for_core(&mut self, now: Nanos, job: u32) {
         let state = &mut self.jobs[job as usize];
-        if state.asked || !state.wants_eviction() {
+        if state.asked_at.is_some() || !state.wants_eviction() {
             return;
         }
-        state.asked = true;
-        if state.regular_unacknowledged == Bytes::ZERO {
-            state.evicting_since = now;
-        }
+        state.asked_at = Some(now);
         let server = usize::from(state.server);
         self.cores[server].waiting.push_back(job);
         self.give_cores(now, server);
@@ -299,13 +296,12 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A prepared batch goes out at once, and the core is free for the next.
-    fn send_regular(&mut self, now: Nanos, job: u32) {
+    /// A prepared batch goes out at once.
+    fn send_regular(&mut self, job: u32) {
         let state = &mut self.jobs[job as usize];
         let mut flow = state.regular.take().expect("a core has prepared a batch");
         let from = state.server;
-        state.regular_unacknowledged += flow.unsent;
-        state.asked = false;
+        state.regular_unacknowledged = flow.unsent;
         if state.intensive && state.finished.is_none() {
             self.ref_count += 1;
         }
@@ -315,20 +311,24 @@ impl<'a> Engine<'a> {
             let packet = packet(bytes, from, &flow, Cargo::Regular(job));
             self.fabric.send(&mut self.events, packet);
         }
-        self.cores[usize::from(from)].busy -= 1;
-        self.ask_for_core(now, job);
-        self.give_cores(now, usize::from(from));
     }
 
+    /// When all of a batch is acknowledged the core is free for the next.
     fn regular_acknowledged(&mut self, now: Nanos, job: u32, bytes: u32) {
         let bytes = Bytes(u64::from(bytes));
         let state = &mut self.jobs[job as usize];
         state.acknowledged(bytes);
         state.regular_unacknowledged -= bytes;
-        let busy = now - state.evicting_since;
-        state.threshold.handle_evicted(bytes, busy);
-        state.evicting_since = now;
+        if state.regular_unacknowledged > Bytes::ZERO {
+            return;
+        }
+        // What the job had of the eviction: from asking for a core to having the memory.
+        let asked_at = state.asked_at.take().expect("a core works for the job");
+        state.threshold.handle_evicted(BATCH, now - asked_at);
+        let server = usize::from(state.server);
+        self.cores[server].busy -= 1;
         self.ask_for_core(now, job);
+        self.give_cores(now, server);
     }
 
     fn answer_read(&mut self, job: u32, at: u16) {
@@ -422,9 +422,8 @@ fn job(
     } else {
         (Config::OTHER_LOCAL_RATIO, 1.0)
     };
-    let limit = Bytes(((trace.working_set.0 as f64 * ratio) as u64).max(2 * REGULAR_WINDOW.0));
-    // Never less than a job may have under way: else the limit, not the core, would hold it back.
-    let headroom = Bytes((Config::HEADROOM.0 as f64 / scale) as u64).max(REGULAR_WINDOW);
+    let limit = Bytes(((trace.working_set.0 as f64 * ratio) as u64).max(2 * HEADROOM_MIN.0));
+    let headroom = Bytes((Config::HEADROOM.0 as f64 / scale) as u64).max(HEADROOM_MIN);
     let mut params = Params::for_limit(limit, headroom);
     params.lower = if config.module.adapts_threshold() {
         let lower = (limit.0 as f64 * Config::THRESHOLD_LOWER_SHARE) as u64;

@@ -196,48 +196,56 @@ impl Fabric {
     }
 
     fn enqueue<E: Copy + From<Hop>>(&mut self, events: &mut Calendar<E>, at: u16, index: u32) {
-        let packet = self.packets[index as usize];
+        let now = events.now();
         let port = &mut self.ports[usize::from(at)];
-        port.queued_bytes += u64::from(packet.bytes);
-        port.queue
-            .push(packet.class, (index, events.now()))
-            .expect("closed loops stay far below the bound of a queue");
-        if port.waked {
+        if !port.waked && port.busy_until <= now {
+            // A free link with nobody waiting: there is no order to decide. (A link that somebody
+            // waits for always has a `Free` under way.)
+            self.transmit(events, at, index);
             return;
         }
-        if port.busy_until > events.now() {
+        let packet = &self.packets[index as usize];
+        port.queued_bytes += u64::from(packet.bytes);
+        port.queue
+            .push(packet.class, (index, now))
+            .expect("closed loops stay far below the bound of a queue");
+        if !port.waked {
             port.waked = true;
             events.add(port.busy_until, E::from(Hop::Free(at)));
-        } else {
-            self.serve(events, at);
         }
     }
 
-    /// Puts the next packet on the link, which is free.
+    /// The link is free and somebody waits: the scheduler says who is next.
     fn serve<E: Copy + From<Hop>>(&mut self, events: &mut Calendar<E>, at: u16) {
-        let now = events.now();
         let port = &mut self.ports[usize::from(at)];
-        let Some(turn) = port.queue.next() else {
-            return;
-        };
+        let turn = port
+            .queue
+            .next()
+            .expect("a port wakes for a waiting packet");
         let (index, since) = turn.item;
-        let packet = self.packets[index as usize];
-        let bytes = u64::from(packet.bytes);
-        port.queue.charge(turn.class, Bytes(bytes));
-        port.wait_ns += (now - since).0;
-        port.queued_bytes -= bytes;
-        port.carried_bytes += bytes;
-        port.carried_packets += 1;
-        self.on_links_bytes += bytes;
-        port.busy_until = now + Nanos(bytes * port.byte_ps / 1000);
+        let bytes = Bytes(u64::from(self.packets[index as usize].bytes));
+        port.queue.charge(turn.class, bytes);
+        port.wait_ns += (events.now() - since).0;
+        port.queued_bytes -= bytes.0;
+        self.transmit(events, at, index);
         // The link's end is an event only when somebody waits for it.
+        let port = &mut self.ports[usize::from(at)];
         if !port.queue.is_empty() {
             port.waked = true;
             events.add(port.busy_until, E::from(Hop::Free(at)));
         }
+    }
+
+    fn transmit<E: Copy + From<Hop>>(&mut self, events: &mut Calendar<E>, at: u16, index: u32) {
+        let packet = &self.packets[index as usize];
+        let bytes = u64::from(packet.bytes);
+        let port = &mut self.ports[usize::from(at)];
+        port.carried_bytes += bytes;
+        port.carried_packets += 1;
+        port.busy_until = events.now() + Nanos(bytes * port.byte_ps / 1000);
+        self.on_links_bytes += bytes;
         let arrival = port.busy_until + self.topology.propagation;
-        let next = self.routes.next_port(at, packet.to, packet.spine);
-        let hop = match next {
+        let hop = match self.routes.next_port(at, packet.to, packet.spine) {
             Some(next) => Hop::At(next, index),
             None => Hop::End(index),
         };

@@ -2,11 +2,11 @@
 //!
 //! The program computes along its trace. Each time it has needed another [`BATCH`] of local memory
 //! it is charged; a charge that would pass the limit *blocks* it, and its own core then evicts one
-//! batch (an urgent eviction flow), packet by packet, each acknowledged before the next is prepared:
+//! batch (an urgent eviction flow), page by page, each acknowledged before the next is prepared:
 //! that is Fastswap's write, which drains its queue after every page. Beside it an eviction core of
-//! the server sends batches (regular eviction flows) while the usage is above the threshold; it need
-//! not wait for the acknowledgement of one before it sends the next, up to [`REGULAR_WINDOW`].
-//! Memory is free when the acknowledgement is there, not before.
+//! the server prepares a batch, sends it at once (a regular eviction flow) and waits until all of it
+//! is acknowledged, while the usage is above the threshold. Memory is free when the acknowledgement
+//! is there, not before. So what a server may have in the network is bounded by its cores.
 //!
 //! Invariant: charged = local + evicted bytes, and local ≤ limit, checked in release builds too.
 
@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 /// Pages that are reclaimed, charged and read at a time: Linux's SWAP_CLUSTER_MAX.
 pub const BATCH: Bytes = Bytes::pages(32);
-/// Of one job's regular evictions, what may be unacknowledged.
-pub const REGULAR_WINDOW: Bytes = Bytes::kib(512);
+/// A scaled job keeps at least this distance of its threshold from its limit, so that what is under
+/// way, which is not scaled, finds room.
+pub const HEADROOM_MIN: Bytes = Bytes(4 * BATCH.0);
 /// The growth rate is a mean over about so many charges.
 const GROWTH_CHARGES: f64 = 16.0;
 
@@ -55,10 +56,8 @@ pub struct Job {
     /// The one that an eviction core is sending.
     pub regular: Option<Flow>,
     pub regular_unacknowledged: Bytes,
-    /// Waits for an eviction core, or has one.
-    pub asked: bool,
-    /// Since when the eviction's rate has not been told to the threshold.
-    pub evicting_since: Nanos,
+    /// Since when it waits for an eviction core, or has one.
+    pub asked_at: Option<Nanos>,
     /// The charge that is due is for memory that has to be read.
     pub due_is_miss: bool,
     pub wait_began: Nanos,
@@ -104,8 +103,7 @@ impl Job {
             urgent: None,
             regular: None,
             regular_unacknowledged: Bytes::ZERO,
-            asked: false,
-            evicting_since: Nanos::ZERO,
+            asked_at: None,
             due_is_miss: false,
             wait_began: Nanos::ZERO,
             trace,
@@ -138,7 +136,7 @@ impl Job {
             } else {
                 grown * remote
             };
-            let rate = grown_need + touched * remote.powf(self.trace.locality);
+            let rate = grown_need + touched * self.trace.miss_share(remote);
             let step_ns = if rate > 0.0 {
                 (need / rate).min(left_ns)
             } else {
@@ -205,10 +203,8 @@ impl Job {
         self.threshold.handle_charge(BATCH, now);
     }
 
-    /// Above the threshold even when all that is under way has arrived.
     pub fn wants_eviction(&self) -> bool {
-        self.usage.saturating_sub(self.regular_unacknowledged) > self.threshold.get()
-            && self.regular_unacknowledged + BATCH <= REGULAR_WINDOW
+        self.usage > self.threshold.get()
     }
 
     pub fn pressure(&self, blocked: bool) -> Pressure {
@@ -231,9 +227,14 @@ impl Job {
         );
     }
 
-    /// What the job would take with all its memory local.
-    pub fn compute_total(&self) -> Nanos {
-        self.trace.compute()
+    /// How long the memory above the threshold lasts at the trace's mean rate: the job's entry in
+    /// the history from which urgencies are made. (The paper takes completion times. With a fixed
+    /// threshold 8 MB below the limit every time to exhaustion is far below all of those, and every
+    /// regular eviction would be of one class.)
+    pub fn exhaustion_mean(&self) -> Nanos {
+        let headroom = self.limit.saturating_sub(self.threshold.get());
+        let ratio = (self.limit.0 as f64 / self.trace.working_set.0 as f64).min(1.0);
+        Nanos((headroom.0 as f64 / self.trace.need_rate(1.0 - ratio)) as u64)
     }
 
     pub fn jct(&self) -> Option<Nanos> {

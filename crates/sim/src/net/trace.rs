@@ -100,9 +100,9 @@ impl Shape {
             JobKind::Other => Shape {
                 working_set: Bytes(1_000_000_000),
                 rounds: 8,
-                burst_grown_mb_s: 60.0,
+                burst_grown_mb_s: 100.0,
                 burst_touched_mb_s: 20.0,
-                lull_grown_mb_s: 60.0,
+                lull_grown_mb_s: 100.0,
                 lull_touched_mb_s: 20.0,
                 locality: 1.0,
                 ..linpack
@@ -168,8 +168,21 @@ impl Trace {
     /// Segments that one trace may have.
     const SEGMENTS_MAX: usize = 1_000_000;
 
-    pub fn compute(&self) -> Nanos {
-        Nanos(self.segments.iter().map(|s| s.compute.0).sum())
+    /// How many touches miss when this share of the working set is remote.
+    pub fn miss_share(&self, remote: f64) -> f64 {
+        remote.powf(self.locality)
+    }
+
+    /// Local memory that is needed with the working set complete and this share of it remote, in
+    /// bytes per nanosecond of computing.
+    pub fn need_rate(&self, remote: f64) -> f64 {
+        let (mut bytes, mut ns) = (0.0, 0.0);
+        for segment in &self.segments {
+            bytes += segment.grown.0 as f64 * remote;
+            bytes += segment.touched.0 as f64 * self.miss_share(remote);
+            ns += segment.compute.0 as f64;
+        }
+        bytes / ns
     }
 
     /// Reads a recorded trace (TOML) and divides memory and time by `scale`.
@@ -253,7 +266,8 @@ mod tests {
                     [[segment]]\nseconds = 1.5\ntouched = \"64MiB\"\n";
         let trace = Trace::parse(text, 2.0).unwrap();
         assert_eq!(trace.working_set, Bytes::mib(512));
-        assert_eq!(trace.compute(), Nanos::millis(1750));
+        assert_eq!(trace.segments[0].compute, Nanos::secs(1));
+        assert_eq!(trace.segments[1].compute, Nanos::millis(750));
         assert_eq!(trace.segments[1].touched, Bytes::mib(32));
     }
 

@@ -39,7 +39,7 @@ pub struct Args {
         long,
         value_name = "RATIO,…",
         value_delimiter = ',',
-        default_value = "20%,40%,60%,80%"
+        default_value = "20%,40%,80%"
     )]
     pub local: Vec<String>,
 
@@ -94,7 +94,7 @@ pub struct Args {
     pub jobs_per_server: u32,
 
     /// Eviction cores of each server, shared by its jobs
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub evict_cores: u32,
 
     /// What one core can evict, in MB/s
