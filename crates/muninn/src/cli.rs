@@ -58,7 +58,7 @@ pub enum Command {
     Bench(cmd::bench::Bench),
     /// Simulate a rack, a network, or a page cache
     #[command(subcommand)]
-    Sim(cmd::sim::Sim),
+    Sim(Box<cmd::sim::Sim>),
     /// Print a script with which a shell completes commands
     Completions(cmd::completions::Args),
     /// Print the manual page, or write all of them
