@@ -7,7 +7,7 @@
 use crate::segment::MemfdBacking;
 use muninn_proto::server::{Inbound, Out, Peer, Progress, Shard, Span, Step};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
-use muninn_types::{Class, ConnId, LaneKind, Nanos, Tag};
+use muninn_types::{Bytes, Class, ConnId, LaneKind, Nanos, Tag};
 use muninn_wire::{HEADER_LEN, Header, Kind, Notice, seal_frame};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,6 +20,9 @@ pub const HEAD_READ: usize = 4096;
 const CHUNK_MAX: usize = 64 << 10;
 /// The most pieces handed to one system call.
 const PIECES_MAX: usize = 72;
+
+/// What may be on its way to us on a bulk lane.
+const BULK_WINDOW: Bytes = Bytes::kib(128);
 
 /// A reply on its way out.
 #[derive(Debug, Default)]
@@ -184,6 +187,11 @@ impl Connection {
         if self.to_mark && self.class.lane() != LaneKind::Control {
             self.to_mark = false;
             self.stream.set_class(self.class.lane().mark());
+            if self.class.lane() == LaneKind::Bulk {
+                // Each acknowledgement lets the kernel send what the client has queued, on our CPU
+                // and ahead of a demand read; a smaller window keeps that short.
+                let _ = self.stream.set_receive_buffer(BULK_WINDOW);
+            }
         }
     }
 

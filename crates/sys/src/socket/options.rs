@@ -112,6 +112,14 @@ impl Stream {
         })
     }
 
+    /// Bounds what the kernel keeps for us unread; the peer is told to send no more than that.
+    pub fn set_receive_buffer(&self, receive: Bytes) -> Result<(), Errno> {
+        let size = usize::try_from(receive.0)
+            .unwrap_or(usize::MAX)
+            .min(1 << 30);
+        sockopt::set_socket_recv_buffer_size(self.as_fd(), size)
+    }
+
     pub fn set_nodelay(&self, on: bool) -> Result<(), Errno> {
         if self.is_unix() {
             return Ok(());
