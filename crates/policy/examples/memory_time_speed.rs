@@ -1,7 +1,7 @@
 //! How long the memory-time policy takes: `cargo run --release -p muninn-policy --example memory_time_speed`.
 
 use muninn_policy::profile::Profile;
-use muninn_policy::rebalance::{Effort, Job, MemoryTime};
+use muninn_policy::rebalance::{Effort, Guess, Job, MemoryTime};
 use muninn_types::{Bytes, SplitMix64};
 use std::time::Instant;
 
@@ -24,6 +24,7 @@ fn main() {
 
 fn measure(profiles: &[Profile], effort: Effort, count: usize) {
     let mut solver = MemoryTime::new(effort);
+    let mut guess = Guess::default();
     let mut ratios = Vec::new();
     let mut rng = SplitMix64::new(1);
     let mut took_us: Vec<f64> = Vec::new();
@@ -39,8 +40,9 @@ fn measure(profiles: &[Profile], effort: Effort, count: usize) {
         let wanted: f64 = jobs.iter().map(|j| j.memory.0 as f64).sum();
         let local = Bytes((wanted * (0.55 + 0.4 * rng.unit())) as u64);
         let begin = Instant::now();
-        solver.divide(&jobs, local, &mut ratios).expect("half fits");
+        let divided = solver.divide(&jobs, local, &mut guess, &mut ratios);
         took_us.push(begin.elapsed().as_secs_f64() * 1e6);
+        divided.expect("half fits");
     }
     took_us.sort_by(f64::total_cmp);
     println!("{count:4}  {:9.2}  {:6.1}", took_us[1000], took_us[1980]);

@@ -11,6 +11,8 @@ pub(crate) const CELLS: usize = 48;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Samples {
+    /// Equal for equal samples, different for different ones.
+    pub(crate) id: u64,
     /// From 1 downwards.
     pub(crate) ratio: Vec<f64>,
     /// f(r) − f(1), in seconds.
@@ -31,7 +33,14 @@ impl Samples {
         ratio.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
         let seconds: Vec<f64> = ratio.iter().map(|&r| profile.seconds(r)).collect();
         let far = |(r, s): (&f64, &f64)| (ALL_LOCAL - r) * s;
+        let mut id = 0xCBF2_9CE4_8422_2325_u64;
+        for value in ratio.iter().chain(&seconds) {
+            // FNV-1a over whole words, with a mixing step: 64 bits tell any set of profiles apart.
+            id = (id ^ value.to_bits()).wrapping_mul(0x0100_0000_01B3);
+            id ^= id >> 29;
+        }
         Samples {
+            id,
             slower_s: seconds.iter().map(|s| s - profile.full_s()).collect(),
             far_s: ratio.iter().zip(&seconds).map(far).collect(),
             ratio,

@@ -5,16 +5,17 @@
 //! least cost is found by taking the edges of all hulls, cheapest first, until the amount is shed.
 //! That is a lower bound, and exact but for one job, the *filler*, which ends inside an edge where ψ
 //! lies above its hull. Branch there: the filler sheds less than that point, or more, or stays in its
-//! grid cell; its hull over each part is tighter. A branch whose bound is no better than the best division found is
-//! left. Branch and bound for separable resource allocation goes back to Falk and Soland (1969).
+//! grid cell; its hull over each part is tighter. A branch whose bound is no better than the best
+//! division found is left. Branch and bound for separable resource allocation goes back to Falk and Soland (1969).
 //!
 //! Invariant: the sum shed is the amount asked for, up to rounding; each job stays within its limit.
 //!
 //! Known limit: the number of branches is bounded; the best division found until then is taken.
 
 use super::Job;
+use super::curve::{Curves, lower_hull, rise};
 use super::memory_time::Effort;
-use crate::profile::{CELLS, Samples};
+use crate::profile::CELLS;
 
 /// Jobs whose range one branch may have narrowed.
 const NARROWED_MAX: usize = 12;
@@ -39,17 +40,6 @@ impl Seat {
             curve: 0,
         }
     }
-}
-
-/// ψ and its hull, shared by all jobs of one profile.
-#[derive(Clone, Copy, Debug)]
-struct Curve {
-    /// Address of the samples: jobs of one kind are told by it.
-    key: usize,
-    /// Where its ψ begins, one for each grid point.
-    psi: usize,
-    /// Where its hull begins and ends.
-    hull: (usize, usize),
 }
 
 /// One edge of one job's hull.
@@ -89,11 +79,13 @@ struct Outcome {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Allocation {
     seats: Vec<Seat>,
-    curves: Vec<Curve>,
-    psi: Vec<f64>,
+    curves: Curves,
     hull: Vec<u16>,
     edges: Vec<Edge>,
     extra: Vec<Edge>,
+    /// Both, as sorted keys: see [`sort`].
+    edges_order: Vec<u64>,
+    extra_order: Vec<u64>,
     /// 0, or the number of the narrowed range.
     mark: Vec<u8>,
     shed: Vec<f64>,
@@ -120,7 +112,8 @@ impl Allocation {
         far_min: f64,
         effort: &Effort,
     ) -> f64 {
-        self.draw(jobs, theta);
+        let (theta, step) = self.curves.begin(theta, effort.theta_grid);
+        self.draw(jobs, theta, step);
         self.mark.clear();
         self.mark.resize(jobs.len(), 0);
         self.branches.clear();
@@ -154,38 +147,23 @@ impl Allocation {
         price
     }
 
-    /// ψ and hull of every kind of job at hand, and all edges, cheapest first.
-    fn draw(&mut self, jobs: &[Job<'_>], theta: f64) {
-        self.curves.clear();
-        self.psi.clear();
-        self.hull.clear();
+    /// The edges of all jobs, cheapest first.
+    fn draw(&mut self, jobs: &[Job<'_>], theta: f64, step: Option<usize>) {
         self.edges.clear();
         for (i, (job, seat)) in jobs.iter().zip(&mut self.seats).enumerate() {
-            let samples = job.profile.samples();
-            let key = std::ptr::from_ref(samples).addr();
-            let known = self.curves.iter().position(|curve| curve.key == key);
-            let index = known.unwrap_or_else(|| {
-                let psi = self.psi.len();
-                let both = samples.slower_s.iter().zip(&samples.far_s);
-                self.psi
-                    .extend(both.map(|(slower, far)| slower - theta * far));
-                let begin = self.hull.len();
-                let last = samples.ratio.len() - 1;
-                lower_hull(&samples.ratio, &self.psi[psi..], (0, last), &mut self.hull);
-                self.curves.push(Curve {
-                    key,
-                    psi,
-                    hull: (begin, self.hull.len()),
+            seat.curve = self.curves.of(job.profile.samples(), theta, step);
+            let urgency = seat.weight / seat.memory;
+            let (corners, rises) = self.curves.hull(seat.curve);
+            for (pair, rise) in corners.windows(2).zip(&rises[1..]) {
+                self.edges.push(Edge {
+                    slope: urgency * rise,
+                    job: i as u32,
+                    from: pair[0],
+                    to: pair[1],
                 });
-                self.curves.len() - 1
-            });
-            seat.curve = index as u32;
-            let curve = self.curves[index];
-            let hull = &self.hull[curve.hull.0..curve.hull.1];
-            let psi = &self.psi[curve.psi..];
-            edges_of(i, seat, samples, psi, hull, &mut self.edges);
+            }
         }
-        sort(&mut self.edges);
+        sort(&self.edges, &mut self.edges_order);
     }
 
     /// The relaxed optimum of a branch: `shed` holds it, the filler at its true place.
@@ -205,18 +183,25 @@ impl Allocation {
             let i = narrow.job as usize;
             self.mark[i] = 1;
             let (seat, samples) = (self.seats[i], jobs[i].profile.samples());
-            let psi = &self.psi[self.curves[seat.curve as usize].psi..];
+            let psi = self.curves.psi(seat.curve);
             let first = usize::from(narrow.first);
             self.shed[i] = seat.memory * (1.0 - samples.ratio[first]);
             left -= self.shed[i];
             cost += seat.weight * psi[first];
-            let begin = self.hull.len();
+            self.hull.clear();
             let range = (first, usize::from(narrow.last));
             lower_hull(&samples.ratio, psi, range, &mut self.hull);
-            edges_of(i, &seat, samples, psi, &self.hull[begin..], &mut self.extra);
-            self.hull.truncate(begin);
+            let urgency = seat.weight / seat.memory;
+            for pair in self.hull.windows(2) {
+                self.extra.push(Edge {
+                    slope: urgency * rise(samples, psi, pair[0], pair[1]),
+                    job: i as u32,
+                    from: pair[0],
+                    to: pair[1],
+                });
+            }
         }
-        sort(&mut self.extra);
+        sort(&self.extra, &mut self.extra_order);
         let outcome = if left >= 0.0 {
             self.take(jobs, left, cost, theta)
         } else {
@@ -236,18 +221,25 @@ impl Allocation {
         mut cost: f64,
         theta: f64,
     ) -> Option<Outcome> {
-        let mut wide = self
-            .edges
-            .iter()
-            .filter(|e| self.mark[e.job as usize] == 0)
-            .peekable();
-        let mut narrow = self.extra.iter().peekable();
+        let mut wide = self.edges_order.iter().copied();
+        let mut narrow = self.extra_order.iter().copied();
+        let is_wide = |key: &u64| self.mark[edge_of(*key, &self.edges).job as usize] == 0;
+        let mut next_wide = wide.find(is_wide);
+        let mut next_narrow = narrow.next();
         loop {
-            let edge = match (wide.peek(), narrow.peek()) {
-                (Some(w), Some(n)) if n.slope < w.slope => narrow.next(),
-                (Some(_), _) => wide.next(),
-                _ => narrow.next(),
-            }?;
+            let from_narrow = match (next_wide, next_narrow) {
+                (Some(wide), Some(narrow)) => narrow >> 32 < wide >> 32,
+                (wide, _) => wide.is_none(),
+            };
+            let edge = if from_narrow {
+                let edge = edge_of(next_narrow?, &self.extra);
+                next_narrow = narrow.next();
+                edge
+            } else {
+                let edge = edge_of(next_wide?, &self.edges);
+                next_wide = wide.find(is_wide);
+                edge
+            };
             let i = edge.job as usize;
             let seat = &self.seats[i];
             let samples = jobs[i].profile.samples();
@@ -260,7 +252,7 @@ impl Allocation {
                 self.shed[i] += sheds;
                 continue;
             }
-            let psi = &self.psi[self.curves[seat.curve as usize].psi..];
+            let psi = self.curves.psi(seat.curve);
             let before = cost - seat.weight * psi[usize::from(edge.from)];
             self.shed[i] += left;
             let ratio = 1.0 - self.shed[i] / seat.memory;
@@ -381,48 +373,27 @@ impl Allocation {
     }
 }
 
-fn sort(edges: &mut [Edge]) {
-    edges.sort_unstable_by(|a, b| {
-        let slopes = a.slope.total_cmp(&b.slope);
-        slopes.then((a.job, a.from).cmp(&(b.job, b.from)))
-    });
+/// Edges cheapest first, as keys that end in the number of the edge.
+///
+/// A key is the slope in single precision, its bits turned so that they order like the number, above
+/// the edge's number. Plain integers sort several times faster than edges by a comparison, and edges
+/// that single precision cannot tell apart are equally good.
+fn sort(edges: &[Edge], order: &mut Vec<u64>) {
+    order.clear();
+    for (number, edge) in edges.iter().enumerate() {
+        let bits = (edge.slope as f32).to_bits();
+        let turned = if bits >> 31 == 0 {
+            bits | 1 << 31
+        } else {
+            !bits
+        };
+        order.push(u64::from(turned) << 32 | number as u64);
+    }
+    order.sort_unstable();
 }
 
-fn edges_of(
-    job: usize,
-    seat: &Seat,
-    samples: &Samples,
-    psi: &[f64],
-    hull: &[u16],
-    edges: &mut Vec<Edge>,
-) {
-    let urgency = seat.weight / seat.memory;
-    for pair in hull.windows(2) {
-        let (from, to) = (usize::from(pair[0]), usize::from(pair[1]));
-        let rise = (psi[to] - psi[from]) / (samples.ratio[from] - samples.ratio[to]);
-        edges.push(Edge {
-            slope: urgency * rise,
-            job: job as u32,
-            from: pair[0],
-            to: pair[1],
-        });
-    }
-}
-
-/// Appends the corners of the lower hull of ψ over the points of a range (Andrew's monotone chain).
-fn lower_hull(ratio: &[f64], psi: &[f64], range: (usize, usize), hull: &mut Vec<u16>) {
-    let begin = hull.len();
-    for point in range.0..=range.1 {
-        while hull.len() >= begin + 2 {
-            let a = usize::from(hull[hull.len() - 2]);
-            let b = usize::from(hull[hull.len() - 1]);
-            let first = (psi[b] - psi[a]) * (ratio[b] - ratio[point]);
-            let second = (psi[point] - psi[b]) * (ratio[a] - ratio[b]);
-            if first < second {
-                break;
-            }
-            hull.pop();
-        }
-        hull.push(point as u16);
-    }
+/// The edge that a key stands for.
+#[inline]
+fn edge_of(key: u64, edges: &[Edge]) -> &Edge {
+    &edges[(key & u64::from(u32::MAX)) as usize]
 }

@@ -18,6 +18,9 @@ use super::allocate::{Allocation, Seat};
 use super::{Job, TooLittle, USABLE, all_fit};
 use muninn_types::Bytes;
 
+/// Rounds of Dinkelbach's iteration when there is no division before.
+const ROUNDS_FIRST: usize = 6;
+
 /// How hard to look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
@@ -27,6 +30,8 @@ pub struct Effort {
     pub nodes_max: usize,
     /// (A − B) ÷ C may be short of the optimum by this.
     pub short_max: f64,
+    /// θ is rounded to so many steps for each unit, so that curves can be kept; 0 for exact.
+    pub theta_grid: f64,
     /// Times to look for the best ratios between the points of the grid.
     pub polishes: usize,
 }
@@ -37,22 +42,29 @@ impl Effort {
         rounds_max: 6,
         nodes_max: 64,
         short_max: 2e-4,
+        theta_grid: 0.0,
         polishes: 3,
     };
     /// For a simulator that divides memory a billion times.
     pub const QUICK: Effort = Effort {
-        rounds_max: 2,
-        nodes_max: 6,
+        rounds_max: 1,
+        nodes_max: 3,
         short_max: 3e-3,
+        theta_grid: 64.0,
         polishes: 0,
     };
 }
 
-/// The solver, with the room it works in and the last θ, from which the next solve begins.
+/// What one division of a node's memory tells the next: its θ. Keep one for each node.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Guess {
+    theta: f64,
+}
+
+/// The solver, with the room it works in.
 #[derive(Clone, Debug)]
 pub struct MemoryTime {
     effort: Effort,
-    theta: f64,
     allocation: Allocation,
     shortest: Vec<(f64, f64)>,
 }
@@ -67,7 +79,6 @@ impl MemoryTime {
     pub fn new(effort: Effort) -> MemoryTime {
         MemoryTime {
             effort,
-            theta: 0.0,
             allocation: Allocation::default(),
             shortest: Vec::new(),
         }
@@ -77,6 +88,7 @@ impl MemoryTime {
         &mut self,
         jobs: &[Job<'_>],
         local: Bytes,
+        guess: &mut Guess,
         ratios: &mut Vec<f64>,
     ) -> Result<(), TooLittle> {
         if all_fit(jobs, local, ratios) {
@@ -107,8 +119,14 @@ impl MemoryTime {
             });
         }
         let far_min = self.far_min(jobs, excess);
-        let (mut theta, mut best) = (self.theta, f64::INFINITY);
-        for _ in 0..self.effort.rounds_max {
+        let (mut theta, mut best) = (guess.theta, f64::INFINITY);
+        // The first guess of all is no guess: settle it before trusting rounds to be few.
+        let rounds = if theta > 0.0 {
+            self.effort.rounds_max
+        } else {
+            ROUNDS_FIRST
+        };
+        for _ in 0..rounds {
             let next = self
                 .allocation
                 .solve(jobs, excess, theta, far_min, &self.effort);
@@ -130,7 +148,7 @@ impl MemoryTime {
                 self.write(jobs, ratios);
             }
         }
-        self.theta = best;
+        guess.theta = best;
         Ok(())
     }
 

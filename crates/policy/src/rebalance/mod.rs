@@ -9,13 +9,14 @@
 //! refused, never squeezed: admission ([`crate::fit`]) must not have let it in.
 
 mod allocate;
+mod curve;
 mod memory_time;
 #[cfg(test)]
 mod reference;
 mod uniform;
 mod variable;
 
-pub use memory_time::{Effort, MemoryTime, objective};
+pub use memory_time::{Effort, Guess, MemoryTime, objective};
 pub use uniform::uniform;
 pub use variable::variable;
 
@@ -85,7 +86,7 @@ impl FromStr for Policy {
     }
 }
 
-/// One policy with the room it works in: keep one for each node or thread, and it allocates nothing.
+/// One policy with the room it works in: keep one for each thread, and it allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Rebalancer {
     policy: Policy,
@@ -104,17 +105,18 @@ impl Rebalancer {
         }
     }
 
-    /// Sets `ratios[i]` for each job; `ratios` is emptied first.
+    /// Sets `ratios[i]` for each job; `ratios` is emptied first. `guess` is the node's own.
     pub fn divide(
         &mut self,
         jobs: &[Job<'_>],
         local: Bytes,
+        guess: &mut Guess,
         ratios: &mut Vec<f64>,
     ) -> Result<(), TooLittle> {
         match self.policy {
             Policy::Uniform => uniform(jobs, local, ratios),
             Policy::Variable => variable(jobs, local, ratios),
-            Policy::MemoryTime => self.memory_time.divide(jobs, local, ratios),
+            Policy::MemoryTime => self.memory_time.divide(jobs, local, guess, ratios),
         }
     }
 }

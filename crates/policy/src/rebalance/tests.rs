@@ -101,6 +101,7 @@ fn memory_time_is_within_a_thousandth_of_the_slow_optimum() {
     let mut profiles = published();
     profiles.extend((0..12).map(|_| random_profile(&mut rng)));
     let mut solver = MemoryTime::default();
+    let mut guess = Guess::default();
     let mut ratios = Vec::new();
     let mut worst: f64 = 0.0;
     for case in 0..1000 {
@@ -113,7 +114,9 @@ fn memory_time_is_within_a_thousandth_of_the_slow_optimum() {
         if jobs.iter().map(|j| j.memory).sum::<Bytes>() <= local {
             continue;
         }
-        solver.divide(&jobs, local, &mut ratios).unwrap();
+        solver
+            .divide(&jobs, local, &mut guess, &mut ratios)
+            .unwrap();
         check_bounds(&jobs, local, &ratios);
         let best = objective(&jobs, &reference::best(&jobs, local)).unwrap();
         let ours = objective(&jobs, &ratios).unwrap();
@@ -141,7 +144,8 @@ fn policies_have_names() {
 
 fn divide(policy: Policy, jobs: &[Job<'_>], local: Bytes) -> Result<Vec<f64>, TooLittle> {
     let mut ratios = Vec::new();
-    Rebalancer::new(policy).divide(jobs, local, &mut ratios)?;
+    let mut guess = Guess::default();
+    Rebalancer::new(policy).divide(jobs, local, &mut guess, &mut ratios)?;
     Ok(ratios)
 }
 

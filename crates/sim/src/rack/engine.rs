@@ -18,7 +18,7 @@ use super::workload::Workload;
 use muninn_policy::admission::{Admission, Backlog};
 use muninn_policy::fit::{Need, Node};
 use muninn_policy::profile::catalogue::JobKind;
-use muninn_policy::rebalance::{Effort, Job, Policy, Rebalancer};
+use muninn_policy::rebalance::{Effort, Guess, Job, Policy, Rebalancer};
 use muninn_types::{Bytes, Nanos, SplitMix64};
 
 /// All jobs arrive within this time, as in the published simulator.
@@ -77,11 +77,10 @@ struct Running {
     per_ns: f64,
 }
 
-struct Machine<'a> {
+struct Machine {
     node: Node,
     jobs: Vec<Running>,
-    rebalancer: Rebalancer,
-    views: Vec<Job<'a>>,
+    guess: Guess,
 }
 
 /// The room for runs over one set of kinds: reused, so that a run allocates next to nothing.
@@ -90,7 +89,9 @@ pub struct Engine<'a> {
     setup: Setup,
     needs: Vec<Need>,
     full_ns: Vec<f64>,
-    machines: Vec<Machine<'a>>,
+    machines: Vec<Machine>,
+    rebalancer: Rebalancer,
+    views: Vec<Job<'a>>,
     next: Vec<u64>,
     far_free: Bytes,
     last_start: u64,
@@ -137,6 +138,8 @@ impl<'a> Engine<'a> {
             needs: kinds.iter().map(need).collect(),
             full_ns: kinds.iter().map(|k| k.profile.full_s() * 1e9).collect(),
             machines: Vec::new(),
+            rebalancer: Rebalancer::with_effort(setup.policy, setup.effort),
+            views: Vec::new(),
             next: Vec::new(),
             far_free: Bytes::ZERO,
             last_start: 0,
@@ -233,14 +236,13 @@ impl<'a> Engine<'a> {
         for machine in &mut self.machines {
             machine.node = node;
             machine.jobs.clear();
-            machine.rebalancer = Rebalancer::with_effort(self.setup.policy, self.setup.effort);
+            machine.guess = Guess::default();
         }
         while self.machines.len() < shape.machines as usize {
             self.machines.push(Machine {
                 node,
                 jobs: Vec::new(),
-                rebalancer: Rebalancer::with_effort(self.setup.policy, self.setup.effort),
-                views: Vec::new(),
+                guess: Guess::default(),
             });
         }
         self.next.clear();
@@ -387,41 +389,40 @@ impl<'a> Engine<'a> {
     fn rebalance_touched(&mut self, now: u64) {
         for i in 0..self.touched.len() {
             let index = self.touched[i] as usize;
-            let machine = &mut self.machines[index];
-            machine.rebalance(self.kinds, &self.setup, &mut self.ratios, now);
-            let finishes = machine.jobs.iter().map(|job| job.finish);
+            self.rebalance(index, now);
+            let finishes = self.machines[index].jobs.iter().map(|job| job.finish);
             self.next[index] = finishes.min().unwrap_or(NEVER);
         }
     }
-}
 
-impl<'a> Machine<'a> {
-    fn rebalance(&mut self, kinds: &'a [JobKind], setup: &Setup, ratios: &mut Vec<f64>, now: u64) {
-        let far = self.node.far() > Bytes::ZERO;
-        if !far && self.jobs.iter().all(|job| job.ratio == 1.0) {
+    fn rebalance(&mut self, index: usize, now: u64) {
+        let machine = &mut self.machines[index];
+        let far = machine.node.far() > Bytes::ZERO;
+        if !far && machine.jobs.iter().all(|job| job.ratio == 1.0) {
             return;
         }
         self.views.clear();
-        for job in &mut self.jobs {
+        for job in &mut machine.jobs {
             job.progress = (job.progress + (now - job.since) as f64 * job.per_ns).min(1.0);
             job.since = now;
-            let kind = &kinds[usize::from(job.kind)];
+            let kind = &self.kinds[usize::from(job.kind)];
             self.views.push(Job {
                 profile: &kind.profile,
                 memory: kind.memory,
-                min_ratio: min_ratio(setup, kind),
+                min_ratio: min_ratio(&self.setup, kind),
                 progress: job.progress,
             });
         }
+        let (memory, guess) = (machine.node.memory, &mut machine.guess);
         let divided = self
             .rebalancer
-            .divide(&self.views, self.node.memory, ratios);
+            .divide(&self.views, memory, guess, &mut self.ratios);
         divided.expect("admission keeps the floors within the node's memory");
-        for (job, &ratio) in self.jobs.iter_mut().zip(ratios.iter()) {
+        for (job, &ratio) in machine.jobs.iter_mut().zip(&self.ratios) {
             if ratio == job.ratio {
                 continue;
             }
-            let seconds = kinds[usize::from(job.kind)].profile.seconds(ratio);
+            let seconds = self.kinds[usize::from(job.kind)].profile.seconds(ratio);
             job.ratio = ratio;
             job.shrunk |= ratio < 1.0;
             job.per_ns = 1.0 / (seconds * 1e9);

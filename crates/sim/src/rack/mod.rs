@@ -51,7 +51,7 @@ pub enum RackError {
     NoMemory,
     #[error("--reclaim-cores is {reclaim}: it must be below --cores, which is {cores}")]
     NoCoresLeft { reclaim: u32, cores: u32 },
-    #[error("--far is 0: far memory of no size is NOFAR; leave --far out, or use --config nofar")]
+    #[error("--far is 0: far memory of no size is NOFAR; leave --far out, or use --configs nofar")]
     NoFar,
     #[error(
         "--far: '{0}' is neither a size nor more memory: write 1536GiB, or +17.5% of the rack's memory"
@@ -87,7 +87,7 @@ pub enum RackError {
         highest: f64,
     },
     #[error(
-        "--config: '{0}' is not a configuration: write nofar, nofar+25, far+0, far+17.5 or far=1536GiB"
+        "--configs: '{0}' is not a configuration: write nofar, nofar+25, far+0, far+17.5 or far=1536GiB"
     )]
     NotAConfig(String),
     #[error("--alpha is {0}: a ratio lies above 0 and is at most 1")]

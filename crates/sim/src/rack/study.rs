@@ -194,7 +194,8 @@ impl Plan<'_> {
             ..self.setups[0]
         };
         let mut engine = Engine::new(self.kinds, published);
-        let base = mean_s(&trials(&mut engine, &nofar));
+        let base_runs = trials(&mut engine, &nofar);
+        let base = mean_s(&base_runs);
         let packability = self.packability.then(|| {
             let pooled = trials(&mut engine, &self.rack.pooled());
             mean_s(&pooled) / base
@@ -205,6 +206,10 @@ impl Plan<'_> {
                 // Without far memory there is nothing to divide: one row for each admission.
                 let mut before = self.setups[..i].iter();
                 if !config.is_far() && before.any(|b| b.admission == setup.admission) {
+                    continue;
+                }
+                if *shape == nofar && setup.admission == published.admission {
+                    rows.push(self.row(task, *config, setup, &base_runs, base, packability));
                     continue;
                 }
                 let runs = trials(engine, shape);

@@ -146,7 +146,7 @@ fn configurations_have_the_names_of_the_paper() {
     assert_eq!(shape("nofar+25").memory, Bytes::gib(240));
     assert_eq!(
         "more".parse::<Config>().unwrap_err().to_string(),
-        "--config: 'more' is not a configuration: write nofar, nofar+25, far+0, far+17.5 or far=1536GiB"
+        "--configs: 'more' is not a configuration: write nofar, nofar+25, far+0, far+17.5 or far=1536GiB"
     );
     for bad in [
         "far", "far+", "far+x", "far+NaN", "far+-3", "nofar25", "far=", "far=lots",
@@ -201,7 +201,7 @@ fn bad_racks_name_their_flag() {
             .shape(&rack)
             .unwrap_err()
             .to_string(),
-        "--far is 0: far memory of no size is NOFAR; leave --far out, or use --config nofar"
+        "--far is 0: far memory of no size is NOFAR; leave --far out, or use --configs nofar"
     );
 }
 

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 Examples:
   muninn sim rack --seed 1
   muninn sim rack --mix quicksort=67,kmeans=1,memcached=5,linpack=15,spark=2,tf-inception=10 --far 1536GiB
-  muninn sim rack --m2c 1.4 --config far+0,far+11,far+33 --admission eager,head-start
+  muninn sim rack --m2c 1.4 --configs far+0,far+11,far+33 --admission eager,head-start
   muninn sim rack --testbed --far +33% --m2c 1.4-1.8 --policy uniform,variable,memory-time
   muninn sim rack --figure 4.7 --plot charts/
 
@@ -48,12 +48,12 @@ pub struct Args {
     pub reclaim_when_used: bool,
 
     /// Far memory: a size, or more memory in percent of the rack; runs this configuration alone
-    #[arg(long, value_name = "SIZE|+PCT%", conflicts_with = "config")]
+    #[arg(long, value_name = "SIZE|+PCT%", conflicts_with = "configs")]
     pub far: Option<String>,
 
     /// Configurations to run [default: nofar, nofar+25, nofar+50 and seven sizes of far memory]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    pub config: Vec<String>,
+    pub configs: Vec<String>,
 
     /// How a machine divides its memory: uniform, variable, memory-time [default: memory-time]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
@@ -228,7 +228,7 @@ fn plan<'a>(args: &Args, kinds: &'a [JobKind]) -> Result<Plan<'a>, RackError> {
             jobs,
         },
     };
-    let configs: Vec<Config> = match (&args.far, &args.config[..]) {
+    let configs: Vec<Config> = match (&args.far, &args.configs[..]) {
         (Some(far), _) => vec![far_config(far)?],
         (None, []) => preset.configs,
         (None, given) => given

@@ -1,13 +1,16 @@
 use super::*;
+use crate::cli::{Cli, Command};
+use crate::cmd::sim::Sim;
 use clap::Parser;
 
+/// Through the whole command line, so that a flag that another command took is found here.
 fn args(line: &str) -> Args {
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
+    let words = ["muninn", "sim", "rack"].into_iter();
+    let cli = Cli::parse_from(words.chain(line.split_whitespace()));
+    match cli.command {
+        Command::Sim(Sim::Rack(args)) => args,
+        other => panic!("{other:?} is not sim rack"),
     }
-    Line::parse_from(["rack"].into_iter().chain(line.split_whitespace())).args
 }
 
 fn refused(line: &str) -> String {
@@ -100,6 +103,17 @@ fn one_mix_in_one_configuration_is_one_row() {
     assert_eq!(study.rows.len(), 1);
     assert_eq!(study.rows[0].config, "far+17.5");
     assert_eq!(study.rows[0].policy, "memory-time");
+}
+
+#[test]
+fn configurations_are_taken_by_name() {
+    let args = args("--configs nofar,far+17.5 --m2c 1.2");
+    let kinds = kinds(&args).unwrap();
+    let plan = plan(&args, &kinds).unwrap();
+    assert_eq!(
+        plan.configs,
+        [Config::NOFAR, Config::Far { more_pct: 17.5 }]
+    );
 }
 
 #[test]
