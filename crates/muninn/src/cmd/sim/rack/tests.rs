@@ -7,8 +7,11 @@ use clap::Parser;
 fn args(line: &str) -> Args {
     let words = ["muninn", "sim", "rack"].into_iter();
     let cli = Cli::parse_from(words.chain(line.split_whitespace()));
-    match cli.command {
-        Command::Sim(Sim::Rack(args)) => args,
+    let Command::Sim(sim) = cli.command else {
+        panic!("{:?} is not sim", cli.command);
+    };
+    match *sim {
+        Sim::Rack(args) => args,
         other => panic!("{other:?} is not sim rack"),
     }
 }
