@@ -22,7 +22,64 @@
 //!
 //! Source: Glitter, § III-B, fig. 6.
 
+use std::fmt;
+use std::str::FromStr;
+
 use muninn_types::{Bytes, Nanos};
+
+/// The policies by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ThresholdPolicy {
+    /// Between half of the limit and T_upper, after growth and eviction (A-ETAM).
+    #[default]
+    Adaptive,
+    /// Always T_upper (Fastswap).
+    Fixed,
+}
+
+impl ThresholdPolicy {
+    pub const ALL: [ThresholdPolicy; 2] = [ThresholdPolicy::Adaptive, ThresholdPolicy::Fixed];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            ThresholdPolicy::Adaptive => "adaptive",
+            ThresholdPolicy::Fixed => "fixed",
+        }
+    }
+
+    /// What to give to [`Threshold::new`]: T_upper is `headroom` below the limit.
+    pub fn params(self, limit: Bytes, headroom: Bytes) -> Params {
+        let params = Params::for_limit(limit, headroom);
+        match self {
+            ThresholdPolicy::Adaptive => params,
+            ThresholdPolicy::Fixed => Params {
+                lower: params.upper,
+                ..params
+            },
+        }
+    }
+}
+
+impl fmt::Display for ThresholdPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no threshold policy has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a threshold policy: use adaptive or fixed")]
+pub struct UnknownThresholdPolicy(String);
+
+impl FromStr for ThresholdPolicy {
+    type Err = UnknownThresholdPolicy;
+    fn from_str(text: &str) -> Result<ThresholdPolicy, UnknownThresholdPolicy> {
+        ThresholdPolicy::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text.trim())
+            .ok_or_else(|| UnknownThresholdPolicy(text.to_string()))
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
@@ -233,6 +290,29 @@ fn clamp(bytes: f64, low: Bytes, high: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_have_names_and_bounds() {
+        for policy in ThresholdPolicy::ALL {
+            assert_eq!(policy.name().parse(), Ok(policy));
+        }
+        assert_eq!(
+            "low".parse::<ThresholdPolicy>().unwrap_err().to_string(),
+            "'low' is not a threshold policy: use adaptive or fixed"
+        );
+        let bounds = |policy: ThresholdPolicy| {
+            let params = policy.params(Bytes::mib(100), Bytes::mib(8));
+            (params.lower, params.upper)
+        };
+        assert_eq!(
+            bounds(ThresholdPolicy::Adaptive),
+            (Bytes::mib(50), Bytes::mib(92))
+        );
+        assert_eq!(
+            bounds(ThresholdPolicy::Fixed),
+            (Bytes::mib(92), Bytes::mib(92))
+        );
+    }
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;

@@ -12,6 +12,7 @@ mod huge;
 mod mapping;
 mod memfd;
 mod options;
+mod shared;
 
 pub(crate) use guarded::guarded_copy_bounds;
 pub use guarded::{BusFault, guarded_copy};
@@ -21,6 +22,7 @@ pub use huge::{HugePages, HugetlbPool, ShmemThp};
 pub use mapping::Mapping;
 pub use memfd::{Memfd, Seals};
 pub use options::{Access, HugeAdvice, MapOptions};
+pub use shared::{Plain, Shared};
 
 use muninn_types::Bytes;
 use rustix::io::Errno;

@@ -8,10 +8,12 @@
 //! Known limit: files longer than [`TEXT_MAX`] are cut; `maps`, which may be longer, is read in
 //! pieces by [`for_each_map`].
 
+mod alive;
 mod fake;
 mod maps;
 mod parse;
 
+pub use alive::ProcessId;
 pub use fake::FakeProc;
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};

@@ -1,0 +1,239 @@
+//! What the launcher tells the runtime, as text.
+//!
+//! One `name=value` on a line, because the reader is a library inside of somebody else's program:
+//! it should be small, and a text can be looked at. Invariant: what is printed reads back equal; a
+//! line that is not understood is an error, since launcher and runtime are of one build.
+
+use muninn_policy::evict::EvictPolicy;
+use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_policy::threshold::ThresholdPolicy;
+use muninn_sys::socket::Address;
+use muninn_types::Bytes;
+use std::fmt;
+use std::str::FromStr;
+
+/// How far memory is to be used by a job.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Config {
+    /// What the job is called where people read it: the program's name.
+    pub name: String,
+    /// Servers that memory may be asked of.
+    pub pool: Vec<Address>,
+    /// The key for all of them, as in a key file; `None` where the servers have none.
+    pub key: Option<Vec<u8>>,
+    pub prefetch: PrefetchPolicy,
+    pub evict: EvictPolicy,
+    pub threshold: ThresholdPolicy,
+    /// The most that may be far; `None` for as much as the pool gives.
+    pub max_far: Option<Bytes>,
+    /// Do without UFFDIO_MOVE, as on a kernel that lacks it: a switch for tests.
+    pub no_move: bool,
+}
+
+/// Why a text is not a [`Config`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the job's configuration has a line '{0}', which is not of the form name=value")]
+    Line(String),
+    #[error("the job's configuration names '{0}', which is not known here")]
+    Unknown(String),
+    #[error("the job's configuration says {name}={value}: {why}")]
+    Value {
+        name: &'static str,
+        value: String,
+        why: String,
+    },
+}
+
+impl Config {
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            let (name, value) = line
+                .split_once('=')
+                .ok_or_else(|| ConfigError::Line(line.to_string()))?;
+            config.set(name, &unescape(value))?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        match name {
+            "name" => self.name = value.to_string(),
+            "pool" => self.pool.push(read("pool", value)?),
+            "key" => self.key = Some(from_hex(value)?),
+            "prefetch" => self.prefetch = read("prefetch", value)?,
+            "evict" => self.evict = read("evict", value)?,
+            "threshold" => self.threshold = read("threshold", value)?,
+            "max-far" => self.max_far = Some(read("max-far", value)?),
+            "no-move" => self.no_move = read("no-move", value)?,
+            _ => return Err(ConfigError::Unknown(name.to_string())),
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "name={}", escape(&self.name))?;
+        for server in &self.pool {
+            writeln!(f, "pool={}", escape(&server.to_string()))?;
+        }
+        if let Some(key) = &self.key {
+            writeln!(f, "key={}", to_hex(key))?;
+        }
+        writeln!(f, "prefetch={}", self.prefetch)?;
+        writeln!(f, "evict={}", self.evict)?;
+        writeln!(f, "threshold={}", self.threshold)?;
+        if let Some(bytes) = self.max_far {
+            writeln!(f, "max-far={bytes}")?;
+        }
+        writeln!(f, "no-move={}", self.no_move)
+    }
+}
+
+/// Shows nothing of the key.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("name", &self.name)
+            .field("pool", &self.pool)
+            .field("key", &self.key.as_ref().map(|_| "…"))
+            .field("prefetch", &self.prefetch)
+            .field("evict", &self.evict)
+            .field("threshold", &self.threshold)
+            .field("max_far", &self.max_far)
+            .field("no_move", &self.no_move)
+            .finish()
+    }
+}
+
+fn read<T: FromStr<Err: fmt::Display>>(name: &'static str, value: &str) -> Result<T, ConfigError> {
+    value
+        .parse()
+        .map_err(|error: T::Err| wrong(name, value, error.to_string()))
+}
+
+fn wrong(name: &'static str, value: &str, why: String) -> ConfigError {
+    ConfigError::Value {
+        name,
+        value: value.to_string(),
+        why,
+    }
+}
+
+/// Line ends inside of a value, as a path may have them.
+fn escape(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('\n', "\\n")
+        .replace('\r', "\\r")
+}
+
+fn unescape(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some('n') => text.push('\n'),
+                Some('r') => text.push('\r'),
+                Some(other) => text.push(other),
+                None => {}
+            },
+            _ => text.push(c),
+        }
+    }
+    text
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>, ConfigError> {
+    // The text is a secret: the error does not repeat it.
+    let refused = || wrong("key", "…", "it is not written in hexadecimal".to_string());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(refused());
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(refused);
+    pairs
+        .iter()
+        .map(|[high, low]| Ok((digit(*high)? * 16 + digit(*low)?) as u8))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_text_is_read_and_nonsense_is_named() {
+        let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nkey=00ff\n\
+                    prefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config.to_string(), text);
+        assert_eq!(config.key.as_deref(), Some(&[0, 255][..]));
+        assert_eq!(config.max_far, Some(Bytes::gib(1)));
+        assert!(!format!("{config:?}").contains("255"), "the key is shown");
+        let refusal = |text: &str| Config::parse(text).unwrap_err().to_string();
+        assert_eq!(
+            refusal("what"),
+            "the job's configuration has a line 'what', which is not of the form name=value"
+        );
+        assert_eq!(
+            refusal("colour=red"),
+            "the job's configuration names 'colour', which is not known here"
+        );
+        assert_eq!(
+            refusal("evict=lru"),
+            "the job's configuration says evict=lru: 'lru' is not an eviction policy: use fifo, \
+             random, segmented-fifo, s3-fifo or sieve"
+        );
+        assert_eq!(
+            refusal("key=secret"),
+            "the job's configuration says key=…: it is not written in hexadecimal"
+        );
+        assert!(refusal("key=abc").contains("hexadecimal"));
+        assert!(refusal("key=+1").contains("hexadecimal"));
+    }
+
+    fn addresses() -> impl Strategy<Value = Address> {
+        prop_oneof![
+            any::<(u32, u16)>().prop_map(|(host, port)| {
+                Address::Tcp((std::net::Ipv4Addr::from(host), port).into())
+            }),
+            "/[^\0]{1,20}".prop_map(|path| Address::Unix(path.into())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back(
+            name in any::<String>(),
+            pool in proptest::collection::vec(addresses(), 0..4),
+            key in any::<Option<Vec<u8>>>(),
+            which in 0usize..5,
+            adaptive: bool,
+            max_far: Option<u64>,
+            no_move: bool,
+        ) {
+            let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
+            let config = Config {
+                name, pool, key, threshold, no_move,
+                prefetch: PrefetchPolicy::ALL[which],
+                evict: EvictPolicy::ALL[which],
+                max_far: max_far.map(Bytes),
+            };
+            prop_assert_eq!(Config::parse(&config.to_string()).unwrap(), config);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_without_a_panic(text in "[ -~\n=é\\\\]{0,80}") {
+            let _ = Config::parse(&text);
+        }
+    }
+}

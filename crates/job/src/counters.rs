@@ -1,0 +1,228 @@
+//! What the runtime counts, each name written once.
+//!
+//! One list gives the atomics in shared memory ([`Counters`]), their values at a moment
+//! ([`Snapshot`], as written by `--json`) and the way from one to the other. Each counter is of one
+//! [`Kind`], which says what becomes of it when processes are added up, or when one ends.
+//!
+//! Known limit: a snapshot is not one instant; counters that belong together may differ by what
+//! happened between two loads.
+
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a counter means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// As it is now; a process that has ended has none of it.
+    Now,
+    /// How often or how much, ever.
+    Total,
+    /// The most there ever was, in one process.
+    Peak,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $kind:ident),+ $(,)?) => {
+        /// The counters of one process, changed by it and read by everybody.
+        #[repr(C)]
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: AtomicU64,)+
+        }
+
+        /// The values of [`Counters`] at a moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Snapshot {
+            $($(#[$doc])* pub $name: u64,)+
+        }
+
+        impl Counters {
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
+            pub const KINDS: &'static [Kind] = &[$(Kind::$kind),+];
+
+            /// All counters, in the order of [`Counters::NAMES`].
+            pub fn all(&self) -> [&AtomicU64; Counters::NAMES.len()] {
+                [$(&self.$name),+]
+            }
+
+            pub fn snapshot(&self) -> Snapshot {
+                Snapshot { $($name: self.$name.load(Ordering::Relaxed)),+ }
+            }
+        }
+
+        impl Snapshot {
+            fn values(&self) -> [u64; Counters::NAMES.len()] {
+                [$(self.$name),+]
+            }
+            fn values_mut(&mut self) -> [&mut u64; Counters::NAMES.len()] {
+                [$(&mut self.$name),+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Private memory of the process that is in its machine's memory.
+    resident_bytes: Now,
+    /// Memory that was taken over, wherever its pages are.
+    managed_bytes: Now,
+    /// Pages whose only copy is far.
+    far_bytes: Now,
+    far_pages_peak: Peak,
+    resident_peak_bytes: Peak,
+    /// Memory of the runtime itself, a part of the resident memory.
+    runtime_bytes: Now,
+    /// Pages on their way out.
+    staged_pages: Now,
+    faults: Total,
+    /// First touches, answered with zeros.
+    faults_zero: Total,
+    /// Pages that were on their way out.
+    faults_staged: Total,
+    /// Pages that were fetched while the program waited.
+    faults_remote: Total,
+    /// Pages that a prefetch had fetched already.
+    faults_buffered: Total,
+    /// Pages that were there when the fault was looked at.
+    faults_woken: Total,
+    prefetched: Total,
+    prefetch_hits: Total,
+    prefetch_wasted: Total,
+    /// Pages that left, of whatever kind.
+    evicted: Total,
+    /// Left without being sent: all zeros.
+    evicted_zero: Total,
+    /// Left without being sent: equal to their far copy.
+    evicted_clean: Total,
+    evicted_written: Total,
+    bytes_in: Total,
+    bytes_out: Total,
+    /// Evictions that somebody had to wait for, at the limit.
+    direct_reclaims: Total,
+    /// Time in which threads waited because there was no free local page.
+    blocked_ns: Total,
+    /// Time spent on answering faults.
+    fault_ns: Total,
+    adopted_bytes: Total,
+    adoptions: Total,
+    unmaps: Total,
+    removes: Total,
+    remaps: Total,
+    forks: Total,
+    /// Pages that could not be moved, pinned ones for example.
+    busy_pages: Total,
+    /// Pages that came back and were compared with their hash.
+    hash_checks: Total,
+    /// What this process may hold of the job's limit.
+    limit_share_bytes: Now,
+    /// Above this, pages are evicted.
+    threshold_bytes: Now,
+    /// Down to this.
+    target_bytes: Now,
+    slots_used: Now,
+    grants: Now,
+    session_resumes: Total,
+}
+
+impl Counters {
+    /// Each name with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let values = self.all().map(|counter| counter.load(Ordering::Relaxed));
+        Counters::NAMES.iter().copied().zip(values)
+    }
+
+    /// Sets those counters to 0 that say how things are now.
+    pub(crate) fn forget_now(&self) {
+        for (counter, kind) in self.all().into_iter().zip(Counters::KINDS) {
+            if *kind == Kind::Now {
+                counter.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Hands everything that outlives a process to `sum` and is empty afterwards. What is handed
+    /// over is taken in one step, so nothing counts twice even if this is interrupted for ever.
+    pub fn hand_over(&self, sum: &Counters) {
+        for ((own, sum), kind) in self.all().into_iter().zip(sum.all()).zip(Counters::KINDS) {
+            let value = own.swap(0, Ordering::Relaxed);
+            match kind {
+                Kind::Now => {}
+                Kind::Total => _ = sum.fetch_add(value, Ordering::Relaxed),
+                Kind::Peak => _ = sum.fetch_max(value, Ordering::Relaxed),
+            }
+        }
+    }
+}
+
+impl Snapshot {
+    /// Each name with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Counters::NAMES.iter().copied().zip(self.values())
+    }
+
+    /// What remains of these when the process has ended.
+    pub(crate) fn of_the_dead(mut self) -> Snapshot {
+        for (value, kind) in self.values_mut().into_iter().zip(Counters::KINDS) {
+            if *kind == Kind::Now {
+                *value = 0;
+            }
+        }
+        self
+    }
+
+    /// Adds another process.
+    pub fn add(&mut self, other: &Snapshot) {
+        let pairs = self.values_mut().into_iter().zip(other.values());
+        for ((own, other), kind) in pairs.zip(Counters::KINDS) {
+            *own = match kind {
+                Kind::Now | Kind::Total => own.saturating_add(other),
+                Kind::Peak => other.max(*own),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(from: u64) -> Counters {
+        let counters = Counters::default();
+        for (counter, value) in counters.all().into_iter().zip(from..) {
+            counter.store(value, Ordering::Relaxed);
+        }
+        counters
+    }
+
+    #[test]
+    fn names_and_values_belong_together() {
+        let snapshot = numbered(1).snapshot();
+        assert_eq!(snapshot.iter().next(), Some(("resident_bytes", 1)));
+        let json = serde_json::to_value(snapshot).unwrap();
+        for (name, value) in snapshot.iter() {
+            assert_eq!(json[name], value, "{name}");
+        }
+        assert_eq!(json.as_object().unwrap().len(), Counters::NAMES.len());
+        assert!(numbered(1).iter().eq(snapshot.iter()));
+        assert_eq!(
+            serde_json::from_value::<Snapshot>(json).unwrap(),
+            snapshot,
+            "read back"
+        );
+    }
+
+    #[test]
+    fn what_a_process_leaves_behind_depends_on_the_kind() {
+        let (ended, sum) = (numbered(1), numbered(100));
+        ended.hand_over(&sum);
+        assert_eq!(ended.snapshot(), Snapshot::default());
+        let (before, after) = (numbered(100).snapshot(), sum.snapshot());
+        assert_eq!(after.resident_bytes, before.resident_bytes);
+        assert_eq!(after.faults, before.faults + numbered(1).snapshot().faults);
+        assert_eq!(after.far_pages_peak, before.far_pages_peak);
+        let mut added = numbered(1).snapshot();
+        added.add(&numbered(1).snapshot());
+        assert_eq!((added.resident_bytes, added.far_pages_peak), (2, 4));
+    }
+}

@@ -1,0 +1,104 @@
+//! The bytes of a job's file.
+//!
+//! Texts are kept in words and not in bytes: a word is what can be changed in one step.
+
+use crate::{Counters, PLACES_MAX};
+use muninn_sys::memory::Plain;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// "MUNINNJB", as it lies in memory.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
+/// Raised whenever the meaning of the file changes.
+pub const VERSION: u64 = 1;
+/// Longest configuration.
+pub const CONFIG_MAX: usize = 16 << 10;
+/// Longest message of a runtime; what is longer is cut.
+pub const MESSAGE_MAX: usize = 1 << 10;
+
+/// The file.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Layout {
+    pub magic: AtomicU64,
+    pub version: AtomicU64,
+    /// Length of this struct: it differs when the list of counters does.
+    pub bytes: AtomicU64,
+    /// The launcher's `ProcessId`.
+    pub launcher: AtomicU64,
+    pub limit: AtomicU64,
+    /// The most that all processes together held, near and far.
+    pub footprint_peak: AtomicU64,
+    /// Processes that ever took a place.
+    pub attached: AtomicU64,
+    pub message: MessageArea,
+    pub config: Text<{ CONFIG_MAX / 8 }>,
+    /// What processes that have ended left behind.
+    pub departed: Counters,
+    pub places: [Seat; PLACES_MAX],
+}
+
+/// The last words of a runtime. Even `sequence`: complete; odd: being written.
+#[repr(C)]
+#[derive(Debug)]
+pub struct MessageArea {
+    pub sequence: AtomicU64,
+    pub pid: AtomicU64,
+    pub text: Text<{ MESSAGE_MAX / 8 }>,
+}
+
+/// One process. `owner` is a `ProcessId`, 0 when the place is free, or [`CLEARING`] and the id of
+/// whoever is handing the counters of a dead owner over.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Seat {
+    pub owner: AtomicU64,
+    pub counters: Counters,
+}
+
+/// See [`Seat`].
+pub const CLEARING: u64 = 1 << 63;
+
+/// A text of at most `8 * WORDS` bytes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Text<const WORDS: usize> {
+    len: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+// SAFETY: atomics, and arrays and `repr(C)` structs of them, all of whose bit patterns are valid.
+unsafe impl Plain for Layout {}
+
+impl<const WORDS: usize> Text<WORDS> {
+    pub const MAX: usize = WORDS * 8;
+
+    /// Writes as much of the text as there is room for, in whole characters.
+    pub fn write(&self, text: &str) {
+        let mut end = text.len().min(Self::MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let pieces = text.as_bytes()[..end].chunks(8);
+        for (word, piece) in self.words.iter().zip(pieces) {
+            let mut bytes = [0; 8];
+            bytes[..piece.len()].copy_from_slice(piece);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        self.len.store(end as u64, Ordering::Release);
+    }
+
+    /// The bytes as they are; `None` when the length makes no sense.
+    pub fn read(&self) -> Option<Vec<u8>> {
+        let len = usize::try_from(self.len.load(Ordering::Acquire)).ok()?;
+        if len > Self::MAX {
+            return None;
+        }
+        let words = self.words.iter().map(|word| word.load(Ordering::Relaxed));
+        let mut bytes: Vec<u8> = words
+            .take(len.div_ceil(8))
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        bytes.truncate(len);
+        Some(bytes)
+    }
+}

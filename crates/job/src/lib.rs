@@ -1,0 +1,27 @@
+//! The page of memory that a launcher, the runtimes in its programs, and `muninn status` share.
+//!
+//! A job is everything that one `muninn run` started. Its [`Job`] is a file in a private directory,
+//! mapped by all of them: what the launcher wants ([`Config`], the limit), what each process counts
+//! ([`Counters`], one [`Place`] each), and the last words of a runtime that had to give up.
+//! Invariant: everything in it is atomics, so nobody ever waits for anybody; a process may die at
+//! any instruction and the others go on. A file that makes no sense is an error, never a panic.
+//!
+//! The launcher names the file to its children in `MUNINN_JOB` ([`VARIABLE`]).
+
+mod config;
+mod counters;
+mod directory;
+mod job;
+mod layout;
+mod place;
+
+pub use config::{Config, ConfigError};
+pub use counters::{Counters, Kind, Snapshot};
+pub use directory::{Found, find_all, find_by_pid};
+pub use job::{Job, JobError, Message};
+pub use place::Place;
+
+/// The variable that names a job's file to its processes.
+pub const VARIABLE: &str = "MUNINN_JOB";
+/// Processes of a job that can be told apart at one time.
+pub const PLACES_MAX: usize = 256;
