@@ -18,7 +18,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Names of finished pages begin with this, and with a dot before that until they are finished.
-const PREFIX: &str = "job-";
+/// Other files of a launcher that are named so, with its pid next, are swept with them.
+pub const PREFIX: &str = "job-";
 
 /// A job that was found.
 #[derive(Debug)]
@@ -30,10 +31,25 @@ pub struct Found {
 
 /// Makes a complete file of zeros and maps it.
 pub(crate) fn create(launcher: ProcessId) -> Result<(PathBuf, Shared<Layout>), JobError> {
+    first_possible(|dir| create_in(dir, launcher))
+}
+
+/// The directory of this user, made if it is not there: for other private files of a launcher.
+pub fn own_directory() -> Result<PathBuf, JobError> {
+    first_possible(|dir| match private_directory(dir) {
+        Ok(()) => Ok(dir.to_path_buf()),
+        Err(source) => Err(JobError::Create {
+            path: dir.to_path_buf(),
+            source,
+        }),
+    })
+}
+
+/// What can be done in one of the places, the best first, or why not in the best.
+fn first_possible<T>(mut action: impl FnMut(&Path) -> Result<T, JobError>) -> Result<T, JobError> {
     let mut first_error = None;
     for place in places(|name| std::env::var_os(name)) {
-        let dir = place.join(own_name());
-        match create_in(&dir, launcher) {
+        match action(&place.join(own_name())) {
             Ok(made) => return Ok(made),
             Err(error) => _ = first_error.get_or_insert(error),
         }

@@ -9,13 +9,22 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A job, mapped. Cloning it maps nothing anew.
 #[derive(Clone, Debug)]
 pub struct Job {
     page: Arc<Shared<Layout>>,
     path: PathBuf,
+}
+
+/// The most memory that a job had at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Near and far together: the program's own peak.
+    pub all: Bytes,
+    pub local: Bytes,
+    pub far: Bytes,
 }
 
 /// The last words of a runtime.
@@ -211,22 +220,36 @@ impl Job {
     /// Adds up what all processes hold, near and far, and remembers the most there ever was. Cheap
     /// enough to be called at every sample; it does not ask whether processes are alive.
     pub fn note_footprint(&self) -> Bytes {
-        let mut sum = 0u64;
+        let (mut local, mut far) = (0u64, 0u64);
         for seat in &self.page.places {
             if seat.owner.load(Ordering::Relaxed) != 0 {
                 let counters = &seat.counters;
-                for part in [&counters.resident_bytes, &counters.far_bytes] {
-                    sum = sum.saturating_add(part.load(Ordering::Relaxed));
-                }
+                local = local.saturating_add(counters.resident_bytes.load(Ordering::Relaxed));
+                far = far.saturating_add(counters.far_bytes.load(Ordering::Relaxed));
             }
         }
-        self.page.footprint_peak.fetch_max(sum, Ordering::Relaxed);
-        Bytes(sum)
+        let all = local.saturating_add(far);
+        self.page.local_peak.fetch_max(local, Ordering::Relaxed);
+        self.page.far_peak.fetch_max(far, Ordering::Relaxed);
+        self.page.footprint_peak.fetch_max(all, Ordering::Relaxed);
+        Bytes(all)
     }
 
     /// The most that all processes held together, as far as anybody looked.
-    pub fn footprint_peak(&self) -> Bytes {
-        Bytes(self.page.footprint_peak.load(Ordering::Relaxed))
+    pub fn peaks(&self) -> Peaks {
+        // What a process saw by itself holds for all of them, too.
+        let seen = self.total();
+        let at_least = |word: &AtomicU64, seen: u64| Bytes(word.load(Ordering::Relaxed).max(seen));
+        let local = at_least(&self.page.local_peak, seen.resident_peak_bytes);
+        let far = at_least(
+            &self.page.far_peak,
+            Bytes::pages(seen.far_pages_peak.min(u64::MAX >> 12)).0,
+        );
+        Peaks {
+            all: at_least(&self.page.footprint_peak, local.0.max(far.0)),
+            local,
+            far,
+        }
     }
 
     /// Removes the file. Those who have it open keep their page.

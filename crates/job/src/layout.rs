@@ -26,8 +26,10 @@ pub struct Layout {
     /// The launcher's `ProcessId`.
     pub launcher: AtomicU64,
     pub limit: AtomicU64,
-    /// The most that all processes together held, near and far.
+    /// The most that all processes together held, near and far, near, and far.
     pub footprint_peak: AtomicU64,
+    pub local_peak: AtomicU64,
+    pub far_peak: AtomicU64,
     /// Processes that ever took a place.
     pub attached: AtomicU64,
     pub message: MessageArea,

@@ -17,8 +17,8 @@ mod place;
 
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
-pub use directory::{Found, find_all, find_by_pid};
-pub use job::{Job, JobError, Message};
+pub use directory::{Found, PREFIX, find_all, find_by_pid, own_directory};
+pub use job::{Job, JobError, Message, Peaks};
 pub use place::Place;
 
 /// The variable that names a job's file to its processes.

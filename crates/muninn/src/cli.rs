@@ -1,5 +1,6 @@
 //! The definitions that parsing, help, completions and the man page are all made from.
 
+use crate::failure::Failure;
 use crate::{cmd, config};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
     after_help = "\
 Examples:
   muninn demo                      see it work
+  muninn run --local 1GiB -- CMD   run a program with the rest of its memory far away
   muninn serve --memory 4GiB       give memory to the pool, on this machine
   muninn status                    who uses it
   muninn doctor                    what this machine can do
@@ -41,9 +43,14 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run an unmodified program with part of its memory far away
+    Run(Box<cmd::run::Args>),
     /// Give memory of this machine to the pool
     Serve(Box<cmd::serve::Args>),
-    /// Show servers, sessions, grants and traffic
+    /// Change a job that 'muninn run' started, while it runs
+    #[command(subcommand)]
+    Ctl(cmd::ctl::Ctl),
+    /// Show servers, sessions, grants, traffic, and jobs on this machine
     Status(cmd::status::Args),
     /// Ask a server's clients to give its memory back
     Drain(cmd::drain::Args),
@@ -72,9 +79,17 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let config = || config::load(cli.config.as_deref());
+    if let Command::Run(args) = &cli.command {
+        // The program's own code, when it ran.
+        return config()
+            .and_then(|config| cmd::run::run(args, &config))
+            .unwrap_or_else(report);
+    }
     let outcome = match &cli.command {
+        Command::Run(_) => unreachable!("see above"),
         Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
+        Command::Ctl(ctl) => cmd::ctl::run(ctl),
         Command::Drain(args) => config().and_then(|config| cmd::drain::run(args, &config)),
         Command::Doctor(args) => cmd::doctor::run(args),
         Command::Keygen(args) => cmd::keygen::run(args),
@@ -86,9 +101,11 @@ pub fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("muninn: {failure}");
-            ExitCode::from(failure.exit as u8)
-        }
+        Err(failure) => report(failure),
     }
+}
+
+fn report(failure: Failure) -> ExitCode {
+    eprintln!("muninn: {failure}");
+    ExitCode::from(failure.exit as u8)
 }

@@ -5,8 +5,11 @@
 //! misspelt `key-file` must never mean a server without a key.
 
 use crate::failure::Failure;
+use muninn_policy::evict::EvictPolicy;
+use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, parse_duration};
+use muninn_types::{Bytes, LocalSize, parse_duration};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,6 +25,7 @@ use std::time::Duration;
 pub struct Config {
     pub serve: ServeTable,
     pub client: ClientTable,
+    pub run: RunTable,
 }
 
 /// `[serve]`: each key is the flag of the same name.
@@ -57,6 +61,17 @@ pub struct ClientTable {
     pub key_file: Option<PathBuf>,
 }
 
+/// `[run]`: each key is the flag of the same name.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct RunTable {
+    pub local: Option<Text<LocalSize>>,
+    pub prefetch: Option<Text<PrefetchPolicy>>,
+    pub evict: Option<Text<EvictPolicy>>,
+    pub threshold: Option<Text<ThresholdPolicy>>,
+    pub max_far: Option<Bytes>,
+}
+
 /// `--huge-pages`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -80,6 +95,17 @@ impl<'de> Deserialize<'de> for Span {
         parse_duration(&text)
             .map(Span)
             .map_err(serde::de::Error::custom)
+    }
+}
+
+/// A thing that is written as a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text<T>(pub T);
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text<T>, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Text).map_err(serde::de::Error::custom)
     }
 }
 
@@ -183,14 +209,24 @@ mod tests {
             [client]
             pool = ["unix:/run/muninn.sock", "10.0.0.5:7000"]
             key-file = "/etc/muninn.key"
+
+            [run]
+            local = "25%"
+            prefetch = "trend"
+            evict = "sieve"
+            threshold = "fixed"
+            max-far = "8GiB"
         "#;
-        let Config { serve, client } = parse(text, Path::new("muninn.toml")).unwrap();
+        let Config { serve, client, run } = parse(text, Path::new("muninn.toml")).unwrap();
         assert_eq!(serve.memory, Some(Bytes::gib(64)));
         assert_eq!(serve.lease, Some(Span(Duration::from_secs(20))));
         assert_eq!(serve.quota["*"], Bytes::gib(1));
         assert_eq!(serve.huge_pages, Some(HugeChoice::Required));
         assert_eq!(serve.weights["demand"], 64);
         assert_eq!(client.pool.0.len(), 2);
+        assert_eq!(run.local.unwrap().0.to_string(), "25%");
+        assert_eq!(run.evict, Some(Text(EvictPolicy::Sieve)));
+        assert_eq!(run.max_far, Some(Bytes::gib(8)));
     }
 
     #[test]
@@ -202,7 +238,7 @@ mod tests {
         );
         assert_eq!(
             refusal("[server]\n"),
-            "muninn.toml, line 1: unknown field 'server', expected 'serve' or 'client'"
+            "muninn.toml, line 1: unknown field 'server', expected one of 'serve', 'client', 'run'"
         );
         assert_eq!(
             refusal("[serve]\nlease = \"soon\"\n"),

@@ -4,6 +4,8 @@
 use crate::failure::Failure;
 use serde::Deserialize;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -36,7 +38,11 @@ impl EmbeddedServer {
                 command.env_remove(name);
             }
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // A group of its own: ctrl-c is for whoever uses the server, who then ends it.
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .process_group(0);
         let mut child = muninn_sys::child::die_with_parent(&mut command).spawn()?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
@@ -68,6 +74,12 @@ impl EmbeddedServer {
         self.child.id()
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(status.to_string())
+    }
+
     /// Ends it without warning, as a power cut would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -89,7 +101,7 @@ impl Scratch {
     pub fn new() -> Result<Scratch, Failure> {
         let name = format!("muninn-{:016x}", muninn_sys::rand::u64());
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Scratch(path))
     }
     pub fn path(&self) -> &Path {

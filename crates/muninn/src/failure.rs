@@ -17,6 +17,10 @@ pub enum Exit {
     Unsupported = 4,
     /// A check was made and what it checks does not hold (`doctor`, `bench --check`, `drain`).
     CheckFailed = 5,
+    /// A program to be run cannot be executed; the number is that of shells.
+    CannotExecute = 126,
+    /// There is no such program; the number is that of shells.
+    NotFound = 127,
 }
 
 #[derive(Debug)]

@@ -20,6 +20,20 @@ pub fn load(path: Option<&Path>) -> Result<Key, Failure> {
 }
 
 fn read(path: &Path) -> Result<Key, Failure> {
+    parse(path, &contents(path)?)
+}
+
+fn parse(path: &Path, contents: &[u8]) -> Result<Key, Failure> {
+    Key::from_file_contents(contents).map_err(|error| {
+        let shown = path.display();
+        Failure::usage(format!(
+            "the key file {shown} is of no use: {error}; 'muninn keygen PATH' makes a good one"
+        ))
+    })
+}
+
+/// The bytes of a key file that is private and holds a key, to be handed on.
+pub fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         let advice = match error.kind() {
@@ -51,11 +65,9 @@ fn read(path: &Path) -> Result<Key, Failure> {
     file.take(FILE_MAX)
         .read_to_end(&mut contents)
         .map_err(unreadable)?;
-    Key::from_file_contents(&contents).map_err(|error| {
-        Failure::usage(format!(
-            "the key file {shown} is of no use: {error}; 'muninn keygen PATH' makes a good one"
-        ))
-    })
+    let contents = contents.trim_ascii().to_vec();
+    parse(path, &contents)?;
+    Ok(contents)
 }
 
 /// Writes a fresh key to a new file.

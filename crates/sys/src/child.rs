@@ -9,10 +9,15 @@ use std::process::Command;
 
 /// Has the child killed when its parent ends, however that happens.
 pub fn die_with_parent(command: &mut Command) -> &mut Command {
-    // SAFETY: between fork and exec only a system call without memory or locks is made.
+    let parent = rustix::process::getpid();
+    // SAFETY: between fork and exec only system calls without memory or locks are made.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // A parent that ended before the call above can send no signal any more.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(std::io::ErrorKind::BrokenPipe.into());
+            }
             Ok(())
         })
     }

@@ -92,7 +92,7 @@ fn a_place_is_kept_by_its_process_and_counted_after_it() {
     own.release();
     assert_eq!(job.places().count(), 1);
     assert_eq!(job.total().faults, 12);
-    assert_eq!(job.footprint_peak(), Bytes(99));
+    assert_eq!(job.peaks().all, Bytes(99));
     assert!(job.take_place(idler.0.id()).is_none(), "it is dead");
 }
 
@@ -212,7 +212,7 @@ proptest! {
             file.write_all_at(&value.to_le_bytes(), offset.min(Shared::<Layout>::LEN.0 - 8)).unwrap();
         }
         if let Ok(job) = Job::open(&path) {
-            let _ = (job.config(), job.message(), job.total(), job.launcher());
+            let _ = (job.config(), job.message(), job.total(), job.launcher(), job.peaks());
             job.note_footprint();
             for place in job.places() {
                 let _ = (place.pid(), place.is_alive(), place.counters().snapshot());

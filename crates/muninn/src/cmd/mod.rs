@@ -2,11 +2,13 @@
 
 pub mod bench;
 pub mod completions;
+pub mod ctl;
 pub mod demo;
 pub mod doctor;
 pub mod drain;
 pub mod keygen;
 pub mod man;
+pub mod run;
 pub mod serve;
 pub mod sim;
 pub mod status;

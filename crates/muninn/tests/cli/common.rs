@@ -65,6 +65,7 @@ impl Place {
             .env("MUNINN_CONFIG", "/dev/null")
             .env("XDG_RUNTIME_DIR", self.dir.path())
             .env("XDG_CONFIG_HOME", self.dir.path())
+            .env("XDG_STATE_HOME", self.dir.path())
             .stdin(Stdio::null());
         command
     }
@@ -133,6 +134,11 @@ impl Running {
     pub fn json(&self) -> Value {
         let line = self.line().expect("one more line");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    #[allow(dead_code)] // not every suite that shares this file asks
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -73,6 +73,11 @@ pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The group this process acts as.
+pub fn own_gid() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
 /// The id of this process.
 pub fn own_pid() -> u32 {
     std::process::id()

@@ -1,9 +1,13 @@
-//! `muninn status`: what servers have, who uses it, and what passes between them.
+//! `muninn status`: what servers have, who uses it, what passes between them, and which jobs run on
+//! this machine.
 
-use crate::client::ClientArgs;
+mod jobs;
+
+use crate::client::{ClientArgs, default_socket};
 use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::ui::{self, Table};
+use jobs::JobShown;
 use muninn_net::{NetError, Observer, SessionOptions};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, format_duration};
@@ -17,12 +21,19 @@ use std::time::Duration;
 Examples:
   muninn status
   muninn status --pool unix:/run/muninn.sock,10.0.0.5:7000 --key-file /etc/muninn.key
+  muninn status --jobs
   muninn status --json | jq '.servers[].granted_bytes'
 
-Exit code 3 if a server could not be reached; the others are shown all the same.")]
+Jobs are those of 'muninn run' on this machine: of this user, and for root of everybody. They are
+shown where no pool is named, and alone where no server is at the default place either. Exit code 3 if a server
+could not be reached; the others are shown all the same.")]
 pub struct Args {
     #[command(flatten)]
     pub client: ClientArgs,
+
+    /// Show the jobs on this machine, and no servers
+    #[arg(long, conflicts_with_all = ["pool", "key_file"])]
+    pub jobs: bool,
 
     /// Print one JSON object instead of tables
     #[arg(long)]
@@ -32,6 +43,7 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     servers: Vec<Server>,
+    jobs: Vec<JobShown>,
 }
 
 #[derive(Debug, Serialize)]
@@ -152,6 +164,27 @@ impl From<&StatusPage> for Found {
 }
 
 pub fn run(args: &Args, config: &Config) -> Outcome {
+    let no_pool = args.client.pool.is_empty() && config.client.pool.0.is_empty();
+    // Who asks for certain servers wants to see nothing else.
+    let jobs = if args.jobs || no_pool {
+        jobs::look()
+    } else {
+        Vec::new()
+    };
+    // Where no server is at the default place either, jobs are what there is to see.
+    let only_jobs = no_pool && !jobs.is_empty() && !default_socket().exists();
+    if args.jobs || only_jobs {
+        let report = Report {
+            servers: Vec::new(),
+            jobs,
+        };
+        if args.json {
+            ui::print_json(&report);
+        } else {
+            ui::print_out(&jobs::describe(&report.jobs));
+        }
+        return Ok(());
+    }
     let client = args.client.resolve(&config.client)?;
     let options = client.options();
     // At the same time: one that does not answer must not hold up the rest.
@@ -176,7 +209,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     });
     let all = servers.len();
     let silent = servers.iter().filter(|server| !server.ok).count();
-    let report = Report { servers };
+    let report = Report { servers, jobs };
     if args.json {
         ui::print_json(&report);
     } else {
@@ -201,7 +234,10 @@ fn ask(address: &Address, options: &SessionOptions) -> Result<StatusPage, NetErr
 
 impl Report {
     fn describe(&self) -> String {
-        let parts: Vec<String> = self.servers.iter().map(Server::describe).collect();
+        let mut parts: Vec<String> = self.servers.iter().map(Server::describe).collect();
+        if !self.jobs.is_empty() {
+            parts.push(jobs::describe(&self.jobs));
+        }
         parts.join("\n\n")
     }
 }

@@ -1,0 +1,217 @@
+//! `muninn run`: an unmodified program, and all it starts, on far memory.
+//!
+//! The launcher checks all that can be checked, keeps the job's page and the servers, starts the
+//! program with the library in `LD_PRELOAD`, passes signals on, waits for everybody, and says what it
+//! took. It has no part in paging: that happens inside the program.
+
+mod elf;
+mod library;
+pub mod limit;
+mod peaks;
+mod pool;
+mod program;
+pub mod report;
+mod supervise;
+
+use crate::config::{Config, RunTable};
+use crate::failure::{Exit, Failure};
+use crate::key_file;
+use muninn_job::Job;
+use muninn_net::Key;
+use muninn_policy::evict::EvictPolicy;
+use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_policy::threshold::ThresholdPolicy;
+use muninn_sys::reap;
+use muninn_sys::socket::Address;
+use muninn_sys::uffd::{Features, OpenError, Userfaultfd};
+use muninn_types::{Bytes, LocalSize};
+use peaks::Peaks;
+use pool::Servers;
+use report::{JsonFile, Ran, Report};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+use supervise::Supervisor;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  muninn run --local 1GiB -- ./program with its arguments
+  muninn run --local 256MiB --stats -- python3 -c 'print(sum(range(10**7)))'
+  muninn run --local 4GiB --pool 10.0.0.5:7000,10.0.0.6:7000 --key-file /etc/muninn.key -- redis-server
+  muninn run --local 25% --peak 8GiB --json run.json -- make -j2
+
+With no pool named, a memory server is started on this machine, for this run alone. The exit code is
+that of the program; 128 and the number of a signal that ended it; 126 or 127 if it cannot be
+executed or is not there; else as for all commands.")]
+pub struct Args {
+    /// Memory that may stay local, for the program and all it starts: a size such as 1GiB, or a share
+    /// of the program's peak such as 50%
+    #[arg(long, env = "MUNINN_LOCAL", value_name = "SIZE|PCT")]
+    pub local: Option<LocalSize>,
+
+    /// The program's peak, for a share; what is named here, or measured in a run, is remembered
+    #[arg(long, env = "MUNINN_PEAK", value_name = "SIZE")]
+    pub peak: Option<Bytes>,
+
+    /// Servers, separated by commas: unix:PATH or HOST:PORT [default: one of its own]
+    #[arg(long, env = "MUNINN_POOL", value_name = "URL,…", value_delimiter = ',')]
+    pub pool: Vec<Address>,
+
+    /// File with the key that the servers were started with
+    #[arg(long, env = "MUNINN_KEY_FILE", value_name = "PATH")]
+    pub key_file: Option<PathBuf>,
+
+    /// Which pages are fetched before they are asked for: none, fixed, adaptive, trend, slot
+    /// [default: adaptive]
+    #[arg(long, env = "MUNINN_PREFETCH", value_name = "NAME")]
+    pub prefetch: Option<PrefetchPolicy>,
+
+    /// Which pages leave: fifo, random, segmented-fifo, s3-fifo, sieve [default: s3-fifo]
+    #[arg(long, env = "MUNINN_EVICT", value_name = "NAME")]
+    pub evict: Option<EvictPolicy>,
+
+    /// When pages begin to leave: adaptive, fixed [default: adaptive]
+    #[arg(long, env = "MUNINN_THRESHOLD", value_name = "NAME")]
+    pub threshold: Option<ThresholdPolicy>,
+
+    /// The most that may be far [default: as much as the servers have]
+    #[arg(long, env = "MUNINN_MAX_FAR", value_name = "SIZE")]
+    pub max_far: Option<Bytes>,
+
+    /// At the end, print one line about memory, faults and evictions on standard error
+    #[arg(long)]
+    pub stats: bool,
+
+    /// At the end, write all of it to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Do without UFFDIO_MOVE, as on a kernel that lacks it
+    #[arg(long, hide = true, env = "MUNINN_NO_MOVE")]
+    pub no_move: bool,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Features without which no program can be run; the pager has another way for all others.
+const FEATURES_NEEDED: Features = Features::EVENT_REMAP
+    .union(Features::EVENT_REMOVE)
+    .union(Features::EVENT_UNMAP);
+
+pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
+    let (name, arguments) = args.command.split_first().expect("clap requires one");
+    let peaks = Peaks::of_user();
+    let program = program::find(name)?;
+    let known_peak = || args.peak.or_else(|| peaks.get(&program, arguments));
+    let limit = limit::resolve(args.local.or(config.run.local.map(|l| l.0)), known_peak)?;
+    let library = library::find()?;
+    userfaultfd().map_err(|error| Failure::new(Exit::Unsupported, error))?;
+    let json = args.json.as_deref().map(JsonFile::create).transpose()?;
+    if let Some(peak) = args.peak {
+        peaks.remember(&program, arguments, peak);
+    }
+    let mut job_config = job_config(args, config, &program)?;
+    let mut servers = servers(args, config, &job_config)?;
+    job_config.pool.clone_from(&servers.addresses);
+    let job = JobFile(Job::create(&job_config, limit).map_err(Failure::failed)?);
+
+    let mut command = Command::new(&program);
+    {
+        use std::os::unix::process::CommandExt;
+        command.arg0(name);
+    }
+    command
+        .args(arguments)
+        .env(muninn_job::VARIABLE, job.0.path())
+        .env(
+            "LD_PRELOAD",
+            library::preload(&library, std::env::var_os("LD_PRELOAD")),
+        );
+    let embedded = servers.is_embedded();
+    let started = Instant::now();
+    let end = Supervisor::new(&job.0, &mut servers)?.run(&mut command)?;
+    let ran = Ran {
+        command: args.command.iter().map(shown).collect(),
+        end,
+        time: started.elapsed(),
+        cpu: reap::children_cpu_time(),
+        embedded,
+    };
+    let report = Report::new(&job.0, ran)?;
+    finish(args, json, &report)?;
+    // Of a program that was cut short, or in which the library had no part, nothing was learnt.
+    if args.peak.is_none() && report.peak_bytes > 0 && report.signal.is_none() {
+        peaks.remember(&program, arguments, Bytes(report.peak_bytes));
+    }
+    Ok(ExitCode::from(end.exit_code()))
+}
+
+fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Failure> {
+    if let Some(message) = &report.message {
+        eprintln!("muninn: {message}");
+    }
+    if args.stats {
+        eprintln!("muninn: {}", report.line());
+    }
+    json.map_or(Ok(()), |file| file.write(report))
+}
+
+fn shown(word: &OsString) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+/// The job's page, whose file goes when the launcher does.
+struct JobFile(Job);
+
+impl Drop for JobFile {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job::Config, Failure> {
+    let file: &RunTable = &config.run;
+    let key_file = args.key_file.as_deref();
+    let key_file = key_file.or(config.client.key_file.as_deref());
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    Ok(muninn_job::Config {
+        name: name.into_owned(),
+        pool: Vec::new(),
+        key: key_file.map(key_file::contents).transpose()?,
+        prefetch: args
+            .prefetch
+            .or(file.prefetch.map(|p| p.0))
+            .unwrap_or_default(),
+        evict: args.evict.or(file.evict.map(|p| p.0)).unwrap_or_default(),
+        threshold: args
+            .threshold
+            .or(file.threshold.map(|p| p.0))
+            .unwrap_or_default(),
+        max_far: args.max_far.or(file.max_far),
+        no_move: args.no_move,
+    })
+}
+
+fn servers(args: &Args, config: &Config, job: &muninn_job::Config) -> Result<Servers, Failure> {
+    let named = [&args.pool, &config.client.pool.0];
+    let named = named.into_iter().find(|list| !list.is_empty());
+    match named {
+        Some(list) => {
+            let key = match &job.key {
+                Some(contents) => Key::from_file_contents(contents).map_err(Failure::usage)?,
+                None => Key::none(),
+            };
+            Servers::named(list.clone(), &key)
+        }
+        None => Servers::embedded(job.max_far),
+    }
+}
+
+/// Whether this user may have userfaultfd at all, and the kernel has what is needed.
+fn userfaultfd() -> Result<(), OpenError> {
+    Userfaultfd::open(FEATURES_NEEDED, Features::NONE).map(drop)
+}

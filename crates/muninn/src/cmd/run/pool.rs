@@ -1,0 +1,165 @@
+//! The memory servers of a job: those that were named, or one of its own.
+//!
+//! Servers that were named are greeted before the program starts, so that a wrong key or a server
+//! that is away is an error of the launcher and not the program's end. Where none is named, a server
+//! for this job alone is started on this machine, at a socket in the user's private folder.
+
+use crate::embedded::EmbeddedServer;
+use crate::failure::{Exit, Failure};
+use muninn_net::{Key, Observer, SessionOptions};
+use muninn_sys::proc::{self, RealProc};
+use muninn_sys::socket::Address;
+use muninn_types::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A server gets this long to answer a person who waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Of the memory that is available, this much is for far pages: 7/8.
+const SHARE_OF_AVAILABLE: (u64, u64) = (7, 8);
+/// A server of less than this is of no use, and memory comes in pieces of this.
+const EMBEDDED_STEP: Bytes = Bytes::mib(64);
+/// A program that is stopped with ctrl-z must find its pages when it goes on, even the next day.
+/// Nobody else waits for this memory: the server ends with the job.
+const EMBEDDED_LEASE: &str = "24h";
+
+/// Where pages go.
+#[derive(Debug)]
+pub struct Servers {
+    pub addresses: Vec<Address>,
+    embedded: Option<(EmbeddedServer, PathBuf)>,
+}
+
+impl Servers {
+    /// Connects to each server once and shakes hands.
+    pub fn named(addresses: Vec<Address>, key: &Key) -> Result<Servers, Failure> {
+        let options = SessionOptions {
+            key: key.clone(),
+            deadline: PATIENCE,
+            ..SessionOptions::default()
+        };
+        for address in &addresses {
+            Observer::connect(address, &options).map_err(|error| {
+                Failure::new(
+                    Exit::Unreachable,
+                    format!("{error}; the program was not started"),
+                )
+            })?;
+        }
+        Ok(Servers {
+            addresses,
+            embedded: None,
+        })
+    }
+
+    /// Starts a server of our own.
+    pub fn embedded(max_far: Option<Bytes>) -> Result<Servers, Failure> {
+        let available = proc::meminfo(&RealProc).map_err(Failure::failed)?.available;
+        let memory = embedded_size(available, max_far)?;
+        let name = format!(
+            "{}{}-{:016x}.sock",
+            muninn_job::PREFIX,
+            std::process::id(),
+            muninn_sys::rand::u64()
+        );
+        let directory = muninn_job::own_directory().map_err(Failure::failed)?;
+        let path = directory.join(&name);
+        // Names of sockets are short; /tmp always is.
+        let path = match Address::unix(&path) {
+            Ok(_) => path,
+            Err(_) => std::env::temp_dir().join(name),
+        };
+        let memory = memory.to_string();
+        let socket = path.to_string_lossy().into_owned();
+        let server = EmbeddedServer::start([
+            "--memory",
+            &memory,
+            "--socket",
+            &socket,
+            "--lease",
+            EMBEDDED_LEASE,
+            "--name",
+            "embedded",
+            // Its clients map its memory: there is next to nothing for it to do.
+            "--threads",
+            "1",
+        ])?;
+        let listening: Result<Vec<Address>, _> =
+            server.addresses().iter().map(|text| text.parse()).collect();
+        Ok(Servers {
+            addresses: listening.map_err(Failure::failed)?,
+            embedded: Some((server, path)),
+        })
+    }
+
+    pub fn is_embedded(&self) -> bool {
+        self.embedded.is_some()
+    }
+
+    pub fn embedded_pid(&self) -> Option<u32> {
+        self.embedded.as_ref().map(|(server, _)| server.pid())
+    }
+
+    /// How the embedded server ended, if it has.
+    pub fn embedded_ended(&mut self) -> Option<String> {
+        let (server, _) = self.embedded.as_mut()?;
+        server.ended()
+    }
+}
+
+impl Servers {
+    /// Ends the embedded server, if it has not, and removes its socket.
+    pub fn forget_embedded(&mut self) {
+        if let Some((mut server, path)) = self.embedded.take() {
+            server.kill();
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.forget_embedded();
+    }
+}
+
+fn embedded_size(available: Bytes, max_far: Option<Bytes>) -> Result<Bytes, Failure> {
+    let (part, whole) = SHARE_OF_AVAILABLE;
+    let most = Bytes(available.0 / whole * part / EMBEDDED_STEP.0 * EMBEDDED_STEP.0);
+    if most < EMBEDDED_STEP {
+        return Err(Failure::new(
+            Exit::Unsupported,
+            format!(
+                "this machine has {} to spare, too little for a memory server of its own: name the \
+                 servers of a pool with --pool",
+                available.rounded()
+            ),
+        ));
+    }
+    let wanted = max_far.map(|far| Bytes(far.0.max(1).next_multiple_of(EMBEDDED_STEP.0)));
+    Ok(wanted.map_or(most, |wanted| wanted.min(most)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_server_leaves_memory_to_the_machine() {
+        let size = |available, far: Option<Bytes>| embedded_size(available, far);
+        assert_eq!(size(Bytes::gib(16), None).unwrap(), Bytes::gib(14));
+        assert_eq!(
+            size(Bytes::gib(16), Some(Bytes::mib(100))).unwrap(),
+            Bytes::mib(128)
+        );
+        assert_eq!(
+            size(Bytes::gib(1), Some(Bytes::gib(2))).unwrap(),
+            Bytes::mib(896)
+        );
+        assert_eq!(
+            size(Bytes::mib(50), None).unwrap_err().message,
+            "this machine has 50.0MiB to spare, too little for a memory server of its own: name the \
+             servers of a pool with --pool"
+        );
+    }
+}
