@@ -6,6 +6,7 @@ use muninn_sys::proc::{RealProc, own_uid, sysctl};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 fn refused(place: &Place, ended: &Ended, code: i32, message: &str) {
     assert_eq!(ended.err, format!("muninn: {message}\n"));
@@ -203,6 +204,13 @@ fn a_pool_that_is_away_and_a_wrong_key() {
     assert_eq!(left_behind(&place), [] as [String; 0]);
 }
 
+/// Copies the binary by another process: a file that this one had open for writing, and a child of
+/// another test's inherited for a moment, could not be executed.
+fn copy(to: &Path) {
+    let status = Command::new("cp").args([Path::new(BINARY), to]).status();
+    assert!(status.unwrap().success());
+}
+
 #[test]
 fn no_library_to_put_into_programs() {
     let place = place();
@@ -217,7 +225,7 @@ fn no_library_to_put_into_programs() {
     );
     // A copy of the binary far from where it was built.
     let lonely = place.path("lonely");
-    std::fs::copy(BINARY, &lonely).unwrap();
+    copy(&lonely);
     let args = ["run", "--local", "64MiB", "--", "true"];
     let ended = Running::start(place.command_of(&lonely, &args)).end();
     refused(
@@ -247,7 +255,7 @@ fn a_user_who_may_not_have_userfaultfd() {
     let folder = place.path("nobody");
     std::fs::create_dir(&folder).unwrap();
     let binary = folder.join("muninn");
-    std::fs::copy(BINARY, &binary).unwrap();
+    copy(&binary);
     chown(&folder, Some(65534), Some(65534)).unwrap();
     let root = Path::new(folder.parent().unwrap());
     std::fs::set_permissions(root, PermissionsExt::from_mode(0o755)).unwrap();
