@@ -45,6 +45,8 @@ pub struct Cli {
 pub enum Command {
     /// Run an unmodified program with part of its memory far away
     Run(Box<cmd::run::Args>),
+    /// Measure how long a program runs with less and less local memory
+    Profile(Box<cmd::profile::Args>),
     /// Give memory of this machine to the pool
     Serve(Box<cmd::serve::Args>),
     /// Change a job that 'muninn run' started, while it runs
@@ -89,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Run(_) => unreachable!("see above"),
         Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
+        Command::Profile(args) => cmd::profile::run(args),
         Command::Ctl(ctl) => cmd::ctl::run(ctl),
         Command::Drain(args) => config().and_then(|config| cmd::drain::run(args, &config)),
         Command::Doctor(args) => cmd::doctor::run(args),

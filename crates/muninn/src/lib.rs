@@ -7,4 +7,5 @@ pub mod config;
 pub mod embedded;
 pub mod failure;
 pub mod key_file;
+pub mod launched;
 pub mod ui;

@@ -11,9 +11,11 @@
 //! compete for the network or for the memory server.
 
 pub mod catalogue;
+mod level;
 mod polynomial;
 mod samples;
 
+pub use level::level;
 pub use polynomial::Polynomial;
 pub(crate) use samples::{CELLS, Samples};
 

@@ -1,5 +1,7 @@
 //! `muninn demo`: everything that works, on servers of its own, with something to see.
 
+mod program;
+
 use crate::embedded::{EmbeddedServer, Scratch};
 use crate::failure::{Failure, Outcome};
 use crate::ui::{Table, print_json, print_out, progress};
@@ -46,6 +48,7 @@ struct Report {
     error_after_kill: String,
     noticed_after_ms: u64,
     survivor_wrong_pages: u64,
+    program: program::Program,
 }
 
 /// Short, so that nobody has to wait long for what happens when it runs out.
@@ -154,6 +157,10 @@ pub fn run(args: &Args) -> Outcome {
         args.data.whole_pages()
     ));
 
+    // --- a program that knows nothing of it
+    let program = program::show()?;
+    say(&format!("{}\n", program.describe()));
+
     let report = Report {
         servers,
         cuts,
@@ -164,6 +171,7 @@ pub fn run(args: &Args) -> Outcome {
         error_after_kill: error.to_string(),
         noticed_after_ms: noticed_after.0 / 1_000_000,
         survivor_wrong_pages,
+        program,
     };
     if args.json {
         print_json(&report);
@@ -171,13 +179,14 @@ pub fn run(args: &Args) -> Outcome {
     let wrong = report.servers.iter().map(|m| m.wrong_pages).sum::<u64>()
         + report.wrong_after_cuts
         + report.survivor_wrong_pages
-        + u64::from(report.next_owner_saw_old_bytes);
+        + u64::from(report.next_owner_saw_old_bytes)
+        + u64::from(report.program.wrong());
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
         return Err(Failure::failed(
             "the demo found wrong bytes: this is a bug, please report it",
         ));
     }
-    say("Next: muninn serve --help, muninn doctor, muninn bench net, muninn sim rack --help.");
+    say("Next: muninn run --help, muninn serve --help, muninn doctor, muninn sim rack --help.");
     Ok(())
 }
 

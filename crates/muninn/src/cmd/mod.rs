@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod drain;
 pub mod keygen;
 pub mod man;
+pub mod profile;
 pub mod run;
 pub mod serve;
 pub mod sim;

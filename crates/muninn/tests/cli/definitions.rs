@@ -3,7 +3,9 @@
 use crate::common::place;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 9] = [
+    "run",
+    "profile",
     "serve",
     "status",
     "drain",

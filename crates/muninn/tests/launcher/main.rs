@@ -8,5 +8,6 @@ mod common;
 mod control;
 mod jobs;
 mod launch;
+mod profile;
 mod refusals;
 mod signals;

@@ -9,7 +9,7 @@ mod library;
 pub mod limit;
 mod peaks;
 mod pool;
-mod program;
+pub mod program;
 pub mod report;
 mod supervise;
 
