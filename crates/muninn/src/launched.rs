@@ -1,15 +1,21 @@
 //! Commands that are run by `muninn run` for another command (`profile`, `demo`): this same program,
 //! as a child process, with its report read back.
+//!
+//! A command that asks for it ([`Launched::interruptible`]) survives ctrl-c for as long as it takes
+//! to end the program and to clear up.
 
 use crate::cmd::run::report::Report;
 use crate::embedded::Scratch;
 use crate::failure::{Exit, Failure};
+use muninn_sys::signal::{PidFd, Termination, Wish};
+use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-/// What is read of a launcher's complaint.
-const COMPLAINT_MAX: u64 = 64 << 10;
+/// How soon an end, or a wish for it, is noticed.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A command to be run with far memory, again and again.
 #[derive(Debug)]
@@ -18,6 +24,7 @@ pub struct Launched {
     options: Vec<OsString>,
     command: Vec<OsString>,
     env: Vec<(&'static str, &'static str)>,
+    termination: Option<Termination>,
 }
 
 impl Launched {
@@ -28,7 +35,14 @@ impl Launched {
             options,
             command,
             env: Vec::new(),
+            termination: None,
         })
+    }
+
+    /// Passes SIGINT and SIGTERM on to what runs, and fails then. Before other threads start.
+    pub fn interruptible(mut self) -> Result<Launched, Failure> {
+        self.termination = Some(Termination::watch().map_err(Failure::failed)?);
+        Ok(self)
     }
 
     /// Sets a variable for the command.
@@ -40,6 +54,7 @@ impl Launched {
     /// not be started, or the library was not loaded, is an error; how the program ended is not.
     pub fn run(&self, local: &str, out: Stdio) -> Result<Report, Failure> {
         let json = self.scratch.path().join("run.json");
+        let complaint = self.scratch.path().join("complaint");
         let _ = std::fs::remove_file(&json);
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -51,17 +66,9 @@ impl Launched {
             .envs(self.env.iter().copied())
             .stdin(Stdio::null())
             .stdout(out)
-            .stderr(Stdio::piped());
-        let mut child = muninn_sys::child::die_with_parent(&mut command).spawn()?;
-        let mut complaint = Vec::new();
-        if let Some(mut err) = child.stderr.take() {
-            err.by_ref()
-                .take(COMPLAINT_MAX)
-                .read_to_end(&mut complaint)?;
-            // The rest is not kept, but must be taken, or the program would wait.
-            std::io::copy(&mut err, &mut std::io::sink())?;
-        }
-        let status = child.wait()?;
+            .stderr(File::create(&complaint)?);
+        let child = muninn_sys::child::die_with_parent(&mut command).spawn()?;
+        let status = self.wait(child)?;
         let text = std::fs::read_to_string(&json).unwrap_or_default();
         match serde_json::from_str::<Report>(&text) {
             Ok(report) if report.processes == 0 => Err(Failure::new(
@@ -73,19 +80,45 @@ impl Launched {
             )),
             Ok(report) => Ok(report),
             Err(_) => {
-                let complaint = String::from_utf8_lossy(&complaint);
+                let complaint = std::fs::read_to_string(&complaint).unwrap_or_default();
                 let complaint = complaint.trim().trim_start_matches("muninn: ");
-                let exit = match status.code() {
-                    Some(2) => Exit::Usage,
-                    Some(3) => Exit::Unreachable,
-                    Some(4) => Exit::Unsupported,
-                    Some(126) => Exit::CannotExecute,
-                    Some(127) => Exit::NotFound,
-                    _ => Exit::Failed,
-                };
-                Err(Failure::new(exit, complaint))
+                Err(Failure::new(exit_of(status), complaint))
             }
         }
+    }
+
+    fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
+        let Some(termination) = &self.termination else {
+            return Ok(child.wait()?);
+        };
+        let mut wish = None;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                // What arrived together with its end counts as well.
+                return match wish.or_else(|| termination.take()) {
+                    Some(_) => Err(Failure::failed("interrupted; nothing was written")),
+                    None => Ok(status),
+                };
+            }
+            let arrived = termination.wait(Some(LOOK)).map_err(Failure::failed)?;
+            // The terminal has told the program by itself.
+            if arrived == Some(Wish::Terminate) {
+                let process = PidFd::open(child.id() as i32);
+                let _ = process.and_then(|process| process.send(Signal::TERM));
+            }
+            wish = wish.or(arrived);
+        }
+    }
+}
+
+fn exit_of(status: ExitStatus) -> Exit {
+    match status.code() {
+        Some(2) => Exit::Usage,
+        Some(3) => Exit::Unreachable,
+        Some(4) => Exit::Unsupported,
+        Some(126) => Exit::CannotExecute,
+        Some(127) => Exit::NotFound,
+        _ => Exit::Failed,
     }
 }
 

@@ -81,7 +81,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let ratios = ratios(args)?;
-    let launched = Launched::new(options(args), args.command.clone())?;
+    let launched = Launched::new(options(args), args.command.clone())?.interruptible()?;
     let bar = ui::progress((ratios.len() as u64 + 1) * u64::from(args.repeat), "");
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
     let all = proc::meminfo(&RealProc).map_err(Failure::failed)?.total;
