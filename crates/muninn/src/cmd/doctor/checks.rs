@@ -69,6 +69,12 @@ pub fn all(machine: &impl Machine) -> Vec<Check> {
         )
         .needed(),
     );
+    checks.push(tried(
+        "program-library",
+        machine.program_library(),
+        "can be put into programs",
+        "'muninn run' does not work without; servers and clients do",
+    ));
     checks.extend(huge_pages(source));
     checks.push(tried(
         "cpu-dma-latency",

@@ -3,6 +3,7 @@
 //! Each question is one small function that tries the thing itself and puts it back: a kernel that
 //! lists a feature may still refuse it to this user.
 
+use crate::cmd::run::library;
 use muninn_sys::affinity;
 use muninn_sys::epoll::{Interest, wait_for};
 use muninn_sys::limits::{self, Limit, Limited};
@@ -31,6 +32,8 @@ pub trait Machine {
     fn open_uffd_with_forks(&self) -> Tried<()>;
     fn pagemap_scan(&self) -> Tried<()>;
     fn memfd(&self) -> Tried<()>;
+    /// Finds the library that goes into programs.
+    fn program_library(&self) -> Tried<()>;
     fn keep_awake(&self) -> Tried<()>;
     fn cpus(&self) -> usize;
     fn limit(&self, what: Limited) -> Limit;
@@ -104,6 +107,10 @@ impl Machine for ThisMachine {
             .file(&file, 0, Bytes::PAGE)
             .map_err(text)?;
         map.write_at(0, &[1]).map_err(text)
+    }
+
+    fn program_library(&self) -> Tried<()> {
+        library::find().map(drop).map_err(text)
     }
 
     fn keep_awake(&self) -> Tried<()> {

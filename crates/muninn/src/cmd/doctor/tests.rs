@@ -94,6 +94,9 @@ impl Machine for Described {
     fn memfd(&self) -> Tried<()> {
         Ok(())
     }
+    fn program_library(&self) -> Tried<()> {
+        Ok(())
+    }
     fn keep_awake(&self) -> Tried<()> {
         self.awake.clone()
     }

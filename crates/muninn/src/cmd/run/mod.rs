@@ -5,7 +5,7 @@
 //! took. It has no part in paging: that happens inside the program.
 
 mod elf;
-mod library;
+pub mod library;
 pub mod limit;
 mod peaks;
 mod pool;
