@@ -154,6 +154,13 @@ fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Fa
     if let Some(message) = &report.message {
         eprintln!("muninn: {message}");
     }
+    // Nothing looks different then, so it has to be said.
+    if report.processes == 0 {
+        eprintln!(
+            "muninn: the program ran without far memory: Muninn's library was not loaded into it \
+             (does it start another program with other variables?)"
+        );
+    }
     if args.stats {
         eprintln!("muninn: {}", report.line());
     }

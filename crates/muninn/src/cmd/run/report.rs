@@ -79,7 +79,7 @@ impl Report {
         let c = &self.counters;
         let time = format_duration(Duration::from_secs_f64(self.seconds));
         if self.processes == 0 {
-            return format!("{time}; Muninn's library was not loaded by the program");
+            return format!("{time}; without far memory");
         }
         let head = format!(
             "{time}; peak {}, local {} of {}, far {}",
@@ -206,10 +206,7 @@ mod tests {
         fits.counters = Snapshot::default();
         assert!(fits.line().ends_with("; it stayed local all the time"));
         fits.processes = 0;
-        assert_eq!(
-            fits.line(),
-            "2.5s; Muninn's library was not loaded by the program"
-        );
+        assert_eq!(fits.line(), "2.5s; without far memory");
         let text = serde_json::to_string(&report()).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
     }
