@@ -65,6 +65,9 @@ pub enum Command {
     /// Measure, side by side with the alternatives
     #[command(subcommand)]
     Bench(cmd::bench::Bench),
+    /// Programs that the benches run
+    #[command(subcommand, hide = true)]
+    Workload(cmd::workload::Workload),
     /// Simulate a rack, a network, or a page cache
     #[command(subcommand)]
     Sim(Box<cmd::sim::Sim>),

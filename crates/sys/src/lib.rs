@@ -25,4 +25,5 @@ pub mod relay;
 pub mod sigbus;
 pub mod signal;
 pub mod socket;
+pub mod swap;
 pub mod uffd;

@@ -13,3 +13,4 @@ pub mod run;
 pub mod serve;
 pub mod sim;
 pub mod status;
+pub mod workload;

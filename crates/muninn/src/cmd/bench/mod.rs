@@ -1,8 +1,11 @@
 //! `muninn bench`: side-by-side measurements. Every figure comes with the alternative it is
 //! compared to, measured in the same run, because machines differ and are shared.
 
+pub mod apps;
+pub mod arena;
 pub mod bare;
 pub mod net;
+pub mod paging;
 pub mod scale;
 
 use crate::failure::Outcome;
@@ -13,11 +16,17 @@ use serde::Serialize;
 pub enum Bench {
     /// Transports and server, beside a bare memcpy and bare sockets
     Net(net::Args),
+    /// A page that is not there, beside zram and a swap file
+    Paging(Box<paging::Args>),
+    /// Real programs with less memory than they want, beside zram
+    Apps(Box<apps::Args>),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
     match bench {
         Bench::Net(args) => net::run(args),
+        Bench::Paging(args) => paging::run(args),
+        Bench::Apps(args) => apps::run(args),
     }
 }
 
