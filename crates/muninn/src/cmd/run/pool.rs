@@ -42,7 +42,7 @@ impl Servers {
             Observer::connect(address, &options).map_err(|error| {
                 Failure::new(
                     Exit::Unreachable,
-                    format!("{error}; the program was not started"),
+                    format!("the program was not started: {error}"),
                 )
             })?;
         }
