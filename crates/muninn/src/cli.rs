@@ -101,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Keygen(args) => cmd::keygen::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Bench(bench) => cmd::bench::run(bench),
+        Command::Workload(workload) => cmd::workload::run(workload),
         Command::Sim(sim) => cmd::sim::run(sim),
         Command::Completions(args) => cmd::completions::run(args),
         Command::Man(args) => cmd::man::run(args),
