@@ -74,7 +74,8 @@ impl Launched {
             Ok(report) if report.processes == 0 => Err(Failure::new(
                 Exit::Unsupported,
                 format!(
-                    "Muninn's library was not loaded by {}, so nothing can be learnt of its memory",
+                    "nothing can be learnt of the memory of {}: it ended at once, or Muninn's \
+                     library was not loaded into it",
                     name(&self.command)
                 ),
             )),

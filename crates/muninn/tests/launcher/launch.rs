@@ -41,7 +41,8 @@ pub fn run_command(place: &Place, args: &[&str]) -> Command {
     command
 }
 
-/// What is said of a program into which the library was not loaded, as it is the case here.
+/// What is said of a program into which the library was not loaded, as it is the case here, once it
+/// ran for so long that the library would have been heard of.
 pub const WITHOUT: &str = "muninn: the program ran without far memory: Muninn's library was not \
                            loaded into it (does it start another program with other variables?)\n";
 
@@ -102,7 +103,7 @@ fn the_program_finds_its_job_its_name_and_what_was_preloaded_before() {
     let before = harmless_library().with_file_name("libm.so.6");
     command.env("LD_PRELOAD", &before);
     let ended = Running::start(command).end();
-    assert_eq!(ended.err, WITHOUT);
+    assert_eq!(ended.err.replace(WITHOUT, ""), "");
     let lines: Vec<&str> = ended.out.lines().collect();
     let [job, preload, there] = lines[..] else {
         panic!("{ended:?}");
@@ -115,6 +116,13 @@ fn the_program_finds_its_job_its_name_and_what_was_preloaded_before() {
     // The name by which it was called, not the path at which it was found.
     let args = ["--local", "64MiB", "--", "sh", "-c", "echo $0"];
     assert_eq!(run(&place, &args).out, "sh\n");
+}
+
+#[test]
+fn a_program_without_the_library_is_reported() {
+    let place = crate::common::place();
+    let ended = Running::start(run_command(&place, &shell("sleep 1.2; exit 2"))).end();
+    assert_eq!((ended.code, ended.err.as_str()), (Some(2), WITHOUT));
 }
 
 #[test]

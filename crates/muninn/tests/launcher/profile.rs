@@ -21,7 +21,8 @@ fn a_command_that_cannot_be_profiled_says_why() {
     said(
         &["--", "true"],
         4,
-        "Muninn's library was not loaded by true, so nothing can be learnt of its memory",
+        "nothing can be learnt of the memory of true: it ended at once, or Muninn's library was not \
+         loaded into it",
     );
     said(
         &["--", "./gone"],

@@ -31,7 +31,7 @@ use report::{JsonFile, Ran, Report};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use supervise::Supervisor;
 
 #[derive(Debug, clap::Args)]
@@ -102,6 +102,9 @@ const FEATURES_NEEDED: Features = Features::EVENT_REMAP
     .union(Features::EVENT_REMOVE)
     .union(Features::EVENT_UNMAP);
 
+/// A program that ends sooner may have ended before the library in it said that it is there.
+const HEARD_AFTER: Duration = Duration::from_secs(1);
+
 pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let (name, arguments) = args.command.split_first().expect("clap requires one");
     let peaks = Peaks::of_user();
@@ -155,7 +158,7 @@ fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Fa
         eprintln!("muninn: {message}");
     }
     // Nothing looks different then, so it has to be said.
-    if report.processes == 0 {
+    if report.processes == 0 && report.seconds >= HEARD_AFTER.as_secs_f64() {
         eprintln!(
             "muninn: the program ran without far memory: Muninn's library was not loaded into it \
              (does it start another program with other variables?)"
