@@ -50,7 +50,7 @@ pub enum Command {
     /// Give memory of this machine to the pool
     Serve(Box<cmd::serve::Args>),
     /// Change a job that 'muninn run' started, while it runs
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  muninn ctl limit 4711 512MiB")]
     Ctl(cmd::ctl::Ctl),
     /// Show servers, sessions, grants, traffic, and jobs on this machine
     Status(cmd::status::Args),

@@ -3,8 +3,9 @@
 use crate::common::place;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "run",
+    "ctl",
     "profile",
     "serve",
     "status",
