@@ -32,7 +32,7 @@ pub use lane::{Done, Lane, Op};
 pub use muninn_proto::auth::Key;
 pub use muninn_proto::client::{Answer, Control, OpError, Operation, Verb};
 pub use pool::{Grant, Pool, PoolOptions, Share};
-pub use session::{Observer, SessionOptions};
+pub use session::{Keeping, Observer, SessionOptions};
 pub use shm::ShmSession;
 pub use tcp::TcpSession;
 pub use transport::{Kind, Mapped, Transport, connect};

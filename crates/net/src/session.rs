@@ -37,6 +37,19 @@ pub struct SessionOptions {
     /// Mark no packets with their class: switches then treat all alike (Glitter's safeguard; the
     /// server has its own switch).
     pub equal_classes: bool,
+    /// Who renews the lease.
+    pub keeper: Keeping,
+}
+
+/// Who renews a session's lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keeping {
+    /// A thread of the session.
+    #[default]
+    Thread,
+    /// Whoever opened it, by calling [`heartbeat`](crate::Transport::heartbeat) four times as often
+    /// as the lease runs out. For those who may not start threads as they like.
+    Caller,
 }
 
 impl Default for SessionOptions {
@@ -48,6 +61,7 @@ impl Default for SessionOptions {
             spin: Duration::from_micros(50),
             connect_timeout: Duration::from_secs(3),
             equal_classes: false,
+            keeper: Keeping::default(),
         }
     }
 }
@@ -342,11 +356,14 @@ impl Session {
             next_call: AtomicU64::new(0),
         });
         let control = Arc::new(Mutex::new(ControlLane::new(&core, stream)));
-        let keeper = keep(Arc::clone(&core), Arc::clone(&control));
+        let keeper = match options.keeper {
+            Keeping::Thread => Some(keep(Arc::clone(&core), Arc::clone(&control))),
+            Keeping::Caller => None,
+        };
         Ok(Session {
             core,
             control,
-            keeper: Some(keeper),
+            keeper,
             strays: Mutex::default(),
         })
     }
@@ -425,6 +442,11 @@ impl Session {
     /// Breaks the control connection, as a fault would.
     pub fn cut(&self) {
         self.lock().lane.cut();
+    }
+
+    /// Renews the lease; false when the session is lost.
+    pub fn heartbeat(&self) -> bool {
+        beat(&self.core, &self.control)
     }
 }
 
@@ -505,18 +527,8 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
             if *waited.unwrap_or_else(PoisonError::into_inner).0 || core.lost().is_some() {
                 return;
             }
-            let mut lane = control.lock().unwrap_or_else(PoisonError::into_inner);
-            match call(&core, &mut lane, Control::Heartbeat, pause) {
-                Ok(Answer::Report(report)) => core.note_report(&report),
-                Ok(_) => {}
-                Err(_) if clock::now() > core.worth_trying_until() => {
-                    core.lose(&format!(
-                        "the lease of {:?} ran out without contact",
-                        core.lease
-                    ));
-                    return;
-                }
-                Err(_) => {}
+            if !beat(&core, &control) {
+                return;
             }
         }
     };
@@ -527,6 +539,23 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
         stop,
         thread: thread.expect("a thread can be started"),
     }
+}
+
+/// Renews a lease once and notes what the server says; false when the session is lost.
+fn beat(core: &SessionCore, control: &Mutex<ControlLane>) -> bool {
+    let mut lane = control.lock().unwrap_or_else(PoisonError::into_inner);
+    match call(core, &mut lane, Control::Heartbeat, core.lease / 4) {
+        Ok(Answer::Report(report)) => core.note_report(&report),
+        Ok(_) => {}
+        Err(_) if clock::now() > core.worth_trying_until() => {
+            core.lose(&format!(
+                "the lease of {:?} ran out without contact",
+                core.lease
+            ));
+        }
+        Err(_) => {}
+    }
+    core.lost().is_none()
 }
 
 /// A connection without a session: for `status` and operator commands.

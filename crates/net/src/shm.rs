@@ -255,6 +255,9 @@ impl Transport for ShmSession {
             .get(&grant)
             .map(|(mapped, _)| mapped.clone())
     }
+    fn heartbeat(&self) -> bool {
+        self.session.heartbeat()
+    }
     fn lost(&self) -> Option<String> {
         self.session.core.lost()
     }

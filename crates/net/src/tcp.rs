@@ -57,6 +57,9 @@ impl Transport for TcpSession {
         }
         answered
     }
+    fn heartbeat(&self) -> bool {
+        self.session.heartbeat()
+    }
     fn lost(&self) -> Option<String> {
         self.session.core.lost()
     }

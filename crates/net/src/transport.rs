@@ -61,6 +61,10 @@ pub trait Transport: fmt::Debug + Send + Sync {
     fn mapped(&self, _grant: GrantId) -> Option<Mapped> {
         None
     }
+    /// Renews the lease; false when the session is lost. For [`Keeping::Caller`](crate::Keeping).
+    fn heartbeat(&self) -> bool {
+        self.lost().is_none()
+    }
     /// Why the session is lost, if it is.
     fn lost(&self) -> Option<String>;
     /// The server wants its memory back within this time.

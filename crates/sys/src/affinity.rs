@@ -126,6 +126,32 @@ pub fn pin(thread: Thread, cpu: usize) -> Result<(), AffinityError> {
     Scheduler.set(thread, &[cpu])
 }
 
+/// Lets a thread run anywhere that the machine (and its cgroup) allows.
+pub fn unpin(thread: Thread) -> Result<(), AffinityError> {
+    // The kernel leaves out those that are not there.
+    let all: [usize; 256] = std::array::from_fn(|cpu| cpu);
+    Scheduler.set(thread, &all)
+}
+
+/// The processor that a thread of this process ran on last; `None` when it has ended.
+pub fn last_cpu(thread: u32) -> Option<usize> {
+    let mut path = [0u8; 64];
+    let mut rest = &mut path[..];
+    std::io::Write::write_fmt(&mut rest, format_args!("/proc/self/task/{thread}/stat")).ok()?;
+    let used = 64 - rest.len();
+    let path = std::str::from_utf8(&path[..used]).ok()?;
+    let file = crate::proc::open(path).ok()?;
+    let mut text = [0u8; 1024];
+    let n = rustix::io::pread(&file, &mut text, 0).ok()?;
+    // The name of the thread may hold anything, spaces too; it ends with the last bracket. The
+    // processor is field 39 of the line, the 37th after the name.
+    let after = text[..n].iter().rposition(|&b| b == b')')?;
+    let mut fields = text[after + 1..n]
+        .split(|&b| b == b' ')
+        .filter(|f| !f.is_empty());
+    std::str::from_utf8(fields.nth(36)?).ok()?.parse().ok()
+}
+
 /// The processor the calling thread runs on at this moment.
 pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()

@@ -16,6 +16,7 @@ pub mod epoll;
 pub mod files;
 pub mod limits;
 pub mod memory;
+pub mod own;
 pub mod pagemap;
 pub mod pm_qos;
 pub mod proc;

@@ -12,6 +12,8 @@ mod huge;
 mod mapping;
 mod memfd;
 mod options;
+pub mod program;
+mod reserve;
 mod shared;
 
 pub(crate) use guarded::guarded_copy_bounds;
@@ -22,6 +24,7 @@ pub use huge::{HugePages, HugetlbPool, ShmemThp};
 pub use mapping::Mapping;
 pub use memfd::{Memfd, Seals};
 pub use options::{Access, HugeAdvice, MapOptions};
+pub use reserve::Reserve;
 pub use shared::{Plain, Shared};
 
 use muninn_types::Bytes;

@@ -44,6 +44,18 @@ impl Userfaultfd {
     pub fn features(&self) -> Features {
         self.features
     }
+
+    /// A descriptor that came from elsewhere, opened with these features.
+    pub fn from_fd(fd: OwnedFd, features: Features) -> Userfaultfd {
+        Userfaultfd { fd, features }
+    }
+
+    /// Lets reading wait for events. Saves the call that asks whether there are any.
+    pub fn set_blocking(&self, blocking: bool) -> Result<(), Errno> {
+        let mut flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        flags.set(rustix::fs::OFlags::NONBLOCK, !blocking);
+        rustix::fs::fcntl_setfl(&self.fd, flags)
+    }
 }
 
 impl AsFd for Userfaultfd {
@@ -186,6 +198,18 @@ impl FaultDevice for Userfaultfd {
         request
             .send(self)
             .map_err(|errno| Partial::of_kernel(errno, request.updated, range))
+    }
+
+    fn is_changing(&self) -> bool {
+        // The kernel looks at this first, before it finds out that nothing was asked for.
+        let mut nothing = raw::uffdio_copy {
+            dst: 0,
+            src: 0,
+            len: 0,
+            mode: 0,
+            copy: 0,
+        };
+        nothing.send(self) == Err(Errno::AGAIN)
     }
 
     fn read_events(&self, into: &mut EventBuffer<Userfaultfd>) -> Result<usize, Errno> {

@@ -140,6 +140,10 @@ pub trait FaultDevice: Sized {
     /// them back.
     fn poison(&self, range: PageRange, wake: Wake) -> Result<(), Partial>;
 
+    /// Whether a change of the address space is under way: its event was not read yet. Pages cannot
+    /// be filled meanwhile ([`Cause::Again`]).
+    fn is_changing(&self) -> bool;
+
     /// Adds waiting events to the buffer, as many as it has room for, without blocking; how many.
     fn read_events(&self, into: &mut EventBuffer<Self>) -> Result<usize, Errno>;
 

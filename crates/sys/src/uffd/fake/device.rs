@@ -301,6 +301,10 @@ impl FaultDevice for FakeFaultDevice {
         })
     }
 
+    fn is_changing(&self) -> bool {
+        self.space.lock().ports[self.port].changes > 0
+    }
+
     fn read_events(&self, into: &mut EventBuffer<FakeFaultDevice>) -> Result<usize, Errno> {
         let mut count = 0;
         while into.room() > 0 {

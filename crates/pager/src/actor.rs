@@ -1,0 +1,308 @@
+//! The pager's thread: waits for the kernel, serves, evicts.
+//!
+//! It sleeps in a read of the device and nowhere else. Others wake it by *ringing*: giving back a
+//! page that is registered there, which the kernel reports as an event like any other, so that the
+//! way of a fault needs no second system call to ask who is calling.
+//!
+//! Order of work: events of the address space before faults (a fault may be about memory that an
+//! event explains), faults before eviction, and eviction in steps of one chunk with a look for
+//! faults in between.
+
+use crate::below::Kernel;
+use crate::birth::Births;
+use crate::engine::{Engine, Fatal};
+use crate::evict::Evicted;
+use crate::fault::Served;
+use crate::follow::Follow;
+use crate::process::Process;
+use crate::ranges::Ranges;
+use crate::servers::Servers;
+use crate::shared::Shared;
+use muninn_sys::clock;
+use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
+use muninn_sys::uffd::{
+    EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, RegisterMode,
+    Userfaultfd, Wake,
+};
+use muninn_types::PageNo;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Faults that wait for events to be read.
+const PENDING_MAX: usize = 512;
+/// How long to wait for a change of the address space to pass: the program is in the middle of a
+/// system call, and a change that was read counts as going on until its thread runs again.
+const CHANGE_WAIT: Duration = Duration::from_micros(20);
+/// Chunks evicted before the events are looked at again.
+const STEPS_MAX: usize = 4;
+/// Regions of present pages that are asked for at a time.
+const REGIONS: usize = 64;
+const NO_REGION: Region = Region {
+    range: PageRange::new(PageNo(0), 0),
+    categories: Categories(0),
+};
+
+pub struct Actor {
+    pub(crate) engine: Engine<Process, Servers>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) areas: Ranges,
+    events: EventBuffer<Userfaultfd>,
+    pending: Vec<Fault>,
+    pub(crate) births: Births,
+    follow: Follow,
+}
+
+impl std::fmt::Debug for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Actor")
+            .field("areas", &self.areas)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Actor {
+    pub fn new(engine: Engine<Process, Servers>, shared: Arc<Shared>) -> Actor {
+        Actor {
+            engine,
+            births: Births::default(),
+            shared,
+            areas: Ranges::default(),
+            events: EventBuffer::new(),
+            pending: Vec::with_capacity(PENDING_MAX),
+            follow: Follow::default(),
+        }
+    }
+
+    /// Runs until the process cannot go on.
+    pub fn run(&mut self) -> Fatal {
+        loop {
+            if let Err(fatal) = self.turn() {
+                return fatal;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), Fatal> {
+        self.read_events()?;
+        self.engine.set_allowed(self.shared.allowed_pages());
+        self.engine.set_background(self.shared.background_pages());
+        self.engine.set_growth_rate(self.shared.growth_rate());
+        self.serve_pending()?;
+        self.adopt_offered()?;
+        self.attend_births()?;
+        self.reclaim()?;
+        self.shared.held.store(self.engine.held(), Relaxed);
+        self.engine.publish();
+        Ok(())
+    }
+
+    fn device(&self) -> &Userfaultfd {
+        self.engine.kernel.program()
+    }
+
+    /// How long to wait for events; `None` where reading them may sleep.
+    fn patience(&mut self) -> Option<Duration> {
+        if !self.pending.is_empty() || self.shared.has_offers() {
+            return Some(CHANGE_WAIT);
+        }
+        if !self.births.is_empty() {
+            self.births.wait(self.engine.kernel.program());
+            return Some(Duration::ZERO);
+        }
+        self.wants_work().then_some(Duration::ZERO)
+    }
+
+    fn wants_work(&self) -> bool {
+        self.shared.may_evict() && self.engine.wants_background()
+    }
+
+    fn read_events(&mut self) -> Result<(), Fatal> {
+        let mut patience = self.patience();
+        loop {
+            self.read_some(patience);
+            // A change must not be overtaken by what follows from it, and the kernel hands faults
+            // out before changes.
+            let mut changed = false;
+            while let Some(event) = self.events.pop() {
+                changed |= !matches!(event, Event::Fault(_));
+                self.follow_event(event)?;
+            }
+            if !changed || PENDING_MAX - self.pending.len() < EVENTS_MAX {
+                return Ok(());
+            }
+            patience = Some(Duration::ZERO);
+        }
+    }
+
+    /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves
+    /// asking first; only where a read must not sleep is it told so for a moment.
+    fn read_some(&mut self, patience: Option<Duration>) {
+        let device = self.engine.kernel.program();
+        let Some(patience) = patience else {
+            let _ = device.read_events(&mut self.events);
+            return;
+        };
+        let _ = device.set_blocking(false);
+        if !patience.is_zero() {
+            let _ = device.wait(Some(patience));
+        }
+        let _ = device.read_events(&mut self.events);
+        let _ = device.set_blocking(true);
+    }
+
+    fn follow_event(&mut self, event: Event<Userfaultfd>) -> Result<(), Fatal> {
+        match event {
+            Event::Fault(fault) => self.pending.push(fault),
+            Event::Remove(range) if self.shared.is_bell(range) => {}
+            Event::Remove(range) => self.engine.handle_remove(range),
+            Event::Unmap(range) => {
+                self.areas.remove(range);
+                self.engine.handle_unmap(range)?;
+            }
+            Event::Remap { from, to } => {
+                self.areas.remove(from);
+                self.areas.insert(PageRange::new(to, from.pages()));
+                self.engine.handle_remap(from, to)?;
+            }
+            Event::Fork(device) => self.handle_fork(device)?,
+        }
+        Ok(())
+    }
+
+    fn serve_pending(&mut self) -> Result<(), Fatal> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let began = clock::now();
+        let mut faults = std::mem::take(&mut self.pending);
+        let served = self.serve_all(&mut faults);
+        self.pending = faults;
+        let counters = self.engine.kernel.counters();
+        let took = clock::now().saturating_sub(began);
+        counters.fault_ns.fetch_add(took.0, Relaxed);
+        served
+    }
+
+    fn serve_all(&mut self, faults: &mut Vec<Fault>) -> Result<(), Fatal> {
+        let mut later = 0;
+        for at in 0..faults.len() {
+            let fault = faults[at];
+            let served = match fault.kind {
+                FaultKind::WriteProtected => {
+                    let range = PageRange::one(fault.page());
+                    let _ = self.device().write_protect(range, false, Wake::Now);
+                    Served::Done
+                }
+                _ => self.engine.serve(&fault)?,
+            };
+            match served {
+                Served::Done => {
+                    self.engine.kernel.counters().faults.fetch_add(1, Relaxed);
+                    self.follow.handle_fault(fault.thread);
+                }
+                Served::Later => {
+                    faults[later] = fault;
+                    later += 1;
+                }
+            }
+        }
+        faults.truncate(later);
+        Ok(())
+    }
+
+    /// Takes over memory that the steward found.
+    fn adopt_offered(&mut self) -> Result<(), Fatal> {
+        if !self.shared.has_offers() || self.device().is_changing() {
+            return Ok(());
+        }
+        let mut offers = self.shared.take_offers();
+        for offer in offers.drain(..) {
+            let mut rest = offer;
+            while let Some(gap) = self.areas.first_gap(rest) {
+                self.adopt(gap);
+                let done = gap.end().0 - rest.first().0;
+                rest = rest.skip(done);
+            }
+        }
+        self.shared.give_back_offers(offers);
+        let managed = self.areas.pages() * muninn_types::PAGE_SIZE as u64;
+        self.engine
+            .kernel
+            .counters()
+            .managed_bytes
+            .store(managed, Relaxed);
+        Ok(())
+    }
+
+    /// Registers a range and notes which of its pages are there. What cannot be registered as a
+    /// whole (a part was unmapped meanwhile, or belongs to somebody else's device) is left for the
+    /// next look.
+    pub(crate) fn adopt(&mut self, range: PageRange) {
+        // SAFETY: the program's memory is what it was; absent pages are asked of us from now on,
+        // and we answer with what the kernel would have given.
+        let registered = unsafe { self.device().register(range, RegisterMode::MISSING) };
+        if registered.is_err() {
+            return;
+        }
+        if self.device().is_changing() {
+            // Was it still the memory that was looked at? The events will tell; then again.
+            let _ = self.device().unregister(range);
+            return;
+        }
+        self.areas.insert(range);
+        let counters = self.engine.kernel.counters();
+        counters.adoptions.fetch_add(1, Relaxed);
+        counters.adopted_bytes.fetch_add(range.len_bytes(), Relaxed);
+        self.note_present(range);
+    }
+
+    /// Pages of a range that are there are ours to move.
+    pub(crate) fn note_present(&mut self, range: PageRange) {
+        let query = Query::PRESENT;
+        let mut rest = range;
+        while !rest.is_empty() {
+            let mut regions = [NO_REGION; REGIONS];
+            let Ok(scanned) = self
+                .engine
+                .kernel
+                .pagemap()
+                .scan(rest, &query, &mut regions)
+            else {
+                return;
+            };
+            for region in &regions[..scanned.regions] {
+                self.engine.adopt_present(region.range);
+            }
+            rest = rest.skip(scanned.next.0.saturating_sub(rest.first().0).max(1));
+        }
+    }
+
+    /// Evicts a little when memory is short and nobody waits.
+    fn reclaim(&mut self) -> Result<(), Fatal> {
+        if !self.shared.may_evict() {
+            return Ok(());
+        }
+        for _ in 0..STEPS_MAX {
+            if !self.engine.wants_background() {
+                break;
+            }
+            let began = clock::now();
+            let evicted = self.engine.evict_some(false)?;
+            let took = clock::now().saturating_sub(began);
+            match evicted {
+                Evicted::Pages(pages) => self.shared.note_evicted(pages, took),
+                Evicted::Nothing => {
+                    self.engine.rest_eviction();
+                    break;
+                }
+                Evicted::Changing => break,
+            }
+        }
+        self.engine.shrink();
+        if !self.device().is_changing() {
+            self.engine.clear_doubt();
+        }
+        Ok(())
+    }
+}

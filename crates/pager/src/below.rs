@@ -1,0 +1,111 @@
+//! What lies below the engine: the kernel on one side, the pool on the other.
+//!
+//! Both are traits, so that the engine runs over a fake address space and a pool in a vector, where
+//! every answer of the kernel can be played back.
+
+use crate::chunk::Page;
+use muninn_job::Counters;
+use muninn_net::Grant;
+use muninn_sys::uffd::{FaultDevice, PageRange};
+use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
+use std::fmt;
+
+/// The kernel, as far as one process's memory goes.
+pub trait Kernel {
+    type Device: FaultDevice;
+
+    /// The device that the program's memory is registered with.
+    fn program(&self) -> &Self::Device;
+    /// The device of the staging area: nothing is ever waited for there.
+    fn staging(&self) -> &Self::Device;
+    /// Gives frames of the staging area back to the kernel.
+    fn discard(&self, frames: PageRange);
+    /// Which of at most 64 pages are there.
+    fn present(&self, range: PageRange) -> u64;
+    /// Whether anything is mapped at a page of the program.
+    fn is_mapped(&self, page: PageNo) -> bool;
+    /// Makes pages that are shared after a fork this process's own; false if that cannot be.
+    fn unshare(&self, range: PageRange) -> bool;
+    fn counters(&self) -> &Counters;
+
+    /// The bytes of a frame.
+    ///
+    /// # Safety
+    ///
+    /// The frame must be present, and nobody else may use it meanwhile.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "frames are memory outside of the kernel's value"
+    )]
+    unsafe fn frame(&self, frame: PageNo) -> &mut Page {
+        let pointer: *mut Page = std::ptr::with_exposed_provenance_mut(frame.addr() as usize);
+        // SAFETY: present and exclusive, as the caller says; pages are aligned.
+        unsafe { &mut *pointer }
+    }
+}
+
+/// A far page and the near one that it is read into or written from.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    pub grant: Grant,
+    /// Pages from the start of the grant.
+    pub place: u32,
+    pub near: *mut Page,
+}
+
+/// What a list of transfers is filled with where there are none.
+pub(crate) const EMPTY_TRANSFER: Transfer = Transfer {
+    grant: Grant {
+        server: ServerId(0),
+        id: GrantId(0),
+        bytes: Bytes(0),
+    },
+    place: 0,
+    near: std::ptr::null_mut(),
+};
+
+/// Why far memory does not answer. The message names the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FarError {
+    /// There is no room for more.
+    Full(String),
+    /// What is far is out of reach for good.
+    Lost(String),
+}
+
+impl fmt::Display for FarError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FarError::Full(why) | FarError::Lost(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The pool.
+pub trait Far {
+    /// Reads far pages, all or none.
+    ///
+    /// # Safety
+    ///
+    /// Each `near` must be writable and used by nobody else during the call.
+    unsafe fn read(&mut self, transfers: &[Transfer], class: Class) -> Result<(), FarError>;
+
+    /// Writes far pages. They are at the server when this returns.
+    ///
+    /// # Safety
+    ///
+    /// Each `near` must be readable and not written to during the call.
+    unsafe fn write(&mut self, transfers: &[Transfer], class: Class) -> Result<(), FarError>;
+
+    /// Memory for more slots, now.
+    fn grant(&mut self) -> Result<Grant, FarError>;
+
+    /// Memory that was asked for ahead of need, if it has come.
+    fn granted(&mut self) -> Option<Grant>;
+
+    /// So many slots are free: more may be asked for ahead of need.
+    fn replenish(&mut self, free: u64, evicted: u64);
+
+    /// A grant that is no longer needed.
+    fn release(&mut self, grant: Grant);
+}

@@ -1,0 +1,345 @@
+//! The engine: all that is known of a process's pages, and the one who may change it.
+//!
+//! One thread runs it, so nothing here is locked and no state is ever half changed: a fault is
+//! served, a chunk is evicted, or an event is followed, one after the other. (Several handlers with
+//! locks were built first; they were slower for one program thread, no faster for two on two CPUs,
+//! and most of their code was about each other.) What the program does meanwhile comes as answers of
+//! the kernel: EAGAIN, EEXIST, ENOENT.
+//!
+//! Invariant: `resident + staged + spare` pages are held, and a page is taken out of the allowance
+//! before it is filled; only what cannot be moved (pinned, shared) leads above it.
+//!
+//! The parts: [`fault`](crate::fault) brings pages in, [`evict`](crate::evict) takes them out,
+//! [`space`](crate::space) follows the program's changes of its address space.
+
+use crate::below::{Far, Kernel};
+use crate::chunk::{Mask, Page, bit, place_of};
+use crate::slots::{Freed, SlotNo, Slots};
+use crate::staging::Staging;
+use crate::table::{ChunkIndex, Table};
+use muninn_job::Counters;
+use muninn_policy::evict::{Arrival, Evict, EvictPolicy, PageIndex};
+use muninn_policy::prefetch::{Prefetch, PrefetchPolicy, Window};
+use muninn_policy::urgency::Urgency;
+use muninn_sys::uffd::{FaultDevice, PageRange};
+use muninn_types::{Bytes, PAGE_SIZE, PageNo};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How an engine works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub evict: EvictPolicy,
+    pub prefetch: PrefetchPolicy,
+    /// The most that may be far.
+    pub max_far: Option<Bytes>,
+}
+
+/// The process cannot go on: some of its memory is out of reach.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fatal {
+    #[error("a page of the program cannot be had back: {0}")]
+    Lost(String),
+    #[error("page {0:#x} came back with contents that were never sent: {1}")]
+    Changed(u64, String),
+    #[error("the program needs more memory than there is: {0}")]
+    Full(String),
+    #[error("page {0:#x} is gone, and nobody gave it away")]
+    Vanished(u64),
+    #[error("memory at {0:#x} was mapped anew while a page of it was on its way out")]
+    Torn(u64),
+}
+
+/// How far held pages may pass the allowance when nothing can be moved, before a full pool ends the
+/// program.
+const OVERDRAFT: u64 = Bytes::mib(8).0 / PAGE_SIZE as u64;
+/// A part of the allowance is for pages on their way out, between these.
+const STAGED_SHARE: u64 = 16;
+const STAGED_MIN: u64 = 64;
+const STAGED_MAX: u64 = 4096;
+
+#[derive(Debug)]
+pub struct Engine<K, F> {
+    pub kernel: K,
+    pub far: F,
+    pub(crate) table: Table,
+    pub(crate) slots: Slots,
+    pub(crate) staging: Staging,
+    pub(crate) evict: Box<dyn Evict>,
+    pub(crate) prefetch: Box<dyn Prefetch>,
+    pub(crate) window: Window,
+    pub(crate) urgency: Urgency,
+    /// Chunks that the eviction policy has room for.
+    policy_room: u32,
+    pub(crate) resident: u64,
+    pub(crate) staged: u64,
+    /// Resident pages that have a far copy, too.
+    copies: u64,
+    /// Pages that may be held.
+    allowed: u64,
+    background: u64,
+    /// Nothing could be evicted lately.
+    resting: bool,
+    /// Fill rate of the program, for the class of its evictions.
+    pub(crate) growth_rate: f64,
+    max_far_pages: u64,
+    /// Where the last batch of first touches ended, and how long it was.
+    pub(crate) zero_next: (PageNo, u64),
+    /// A chunk that left while the address space was changing.
+    pub(crate) doubt: Option<PageRange>,
+    /// Pages of zeros, to copy from.
+    pub(crate) zeros: &'static [Page; crate::fault::BATCH_MAX],
+    /// Room for pages on their way in where there is no frame for them.
+    pub(crate) scratch: Box<[Page]>,
+    /// The pool had no room; looked at again when the allowance changes.
+    pub(crate) full: Option<String>,
+}
+
+/// Zeros that take no memory until somebody reads them, and then one page.
+static ZEROS: [Page; crate::fault::BATCH_MAX] = [[0; PAGE_SIZE]; crate::fault::BATCH_MAX];
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+impl<K: Kernel, F: Far> Engine<K, F> {
+    /// Over a staging area whose frames are all absent.
+    pub fn new(kernel: K, far: F, frames: PageRange, settings: &Settings) -> Engine<K, F> {
+        let page_bytes = PAGE_SIZE as u64;
+        Engine {
+            kernel,
+            far,
+            table: Table::default(),
+            slots: Slots::default(),
+            staging: Staging::new(frames),
+            evict: settings.evict.build(0, 1),
+            prefetch: settings.prefetch.build(),
+            window: Window::default(),
+            urgency: Urgency::new(None),
+            policy_room: 0,
+            resident: 0,
+            staged: 0,
+            copies: 0,
+            allowed: u64::MAX,
+            background: u64::MAX,
+            resting: false,
+            growth_rate: 0.0,
+            max_far_pages: settings.max_far.map_or(u64::MAX, |max| max.0 / page_bytes),
+            zero_next: (PageNo(0), 0),
+            doubt: None,
+            zeros: &ZEROS,
+            scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),
+            full: None,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        self.kernel.counters()
+    }
+
+    /// Pages of the program that are in this machine's memory because of us.
+    pub fn held(&self) -> u64 {
+        self.resident + self.staged + self.staging.spare_frames()
+    }
+    pub fn allowed(&self) -> u64 {
+        self.allowed
+    }
+    pub fn set_allowed(&mut self, pages: u64) {
+        if self.allowed != pages {
+            self.allowed = pages;
+            self.full = None;
+            self.resting = false;
+        }
+    }
+    pub fn set_growth_rate(&mut self, bytes_per_s: f64) {
+        self.growth_rate = bytes_per_s;
+    }
+
+    /// Pages that should be on their way out while memory is short.
+    pub(crate) fn staged_wanted(&self) -> u64 {
+        (self.allowed / STAGED_SHARE).clamp(STAGED_MIN, STAGED_MAX)
+    }
+
+    /// Whether `pages` more may be held.
+    pub(crate) fn has_room(&self, pages: u64) -> bool {
+        self.held() + pages <= self.allowed
+    }
+
+    /// Pages below which nothing is evicted while nobody waits.
+    pub fn set_background(&mut self, pages: u64) {
+        self.background = pages;
+    }
+
+    /// Memory is short, or will be: a chunk should leave while nobody waits for it. What is on its
+    /// way out already counts as free, since its frames can be used at once.
+    pub fn wants_background(&self) -> bool {
+        if self.resting {
+            return false;
+        }
+        let limit = self.background.min(self.allowed);
+        let free = limit.saturating_sub(self.resident);
+        free < self.staged_wanted()
+    }
+
+    /// Nothing could be evicted: not again before something changes.
+    pub fn rest_eviction(&mut self) {
+        self.resting = true;
+    }
+
+    /// Gives memory back that is above what may be held.
+    pub fn shrink(&mut self) {
+        self.drop_staged(self.allowed.min(self.background.max(self.resident)));
+    }
+
+    /// What the program does with the next page of memory when there is none: end, or go on a
+    /// little above what is allowed.
+    pub(crate) fn check_overdraft(&self) -> Result<(), Fatal> {
+        match &self.full {
+            Some(why) if self.held() > self.allowed.saturating_add(OVERDRAFT) => {
+                Err(Fatal::Full(why.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The chunk of a page, made if there is none, with a place in the eviction policy.
+    pub(crate) fn chunk_of(&mut self, page: PageNo) -> ChunkIndex {
+        let index = self.table.make(crate::chunk::ChunkNo::of(page));
+        if index.0 >= self.policy_room {
+            self.policy_room = (self.table.capacity() * 2).max(1024);
+            self.evict.grow(self.policy_room);
+        }
+        index
+    }
+
+    pub(crate) fn set_resident(&mut self, page: PageNo, arrival: Arrival) {
+        let index = self.chunk_of(page);
+        self.mark_resident(index, bit(place_of(page)));
+        self.evict.handle_resident(PageIndex(index.0), arrival);
+    }
+
+    pub(crate) fn mark_resident(&mut self, index: ChunkIndex, mask: Mask) {
+        let chunk = self.table.get_mut(index);
+        let new = mask & !chunk.resident;
+        chunk.resident |= new;
+        self.resident += u64::from(new.count_ones());
+        self.copies += u64::from((new & chunk.far).count_ones());
+    }
+
+    pub(crate) fn clear_resident(&mut self, index: ChunkIndex, mask: Mask) {
+        let chunk = self.table.get_mut(index);
+        let gone = mask & chunk.resident;
+        chunk.resident &= !gone;
+        self.resident -= u64::from(gone.count_ones());
+        self.copies -= u64::from((gone & chunk.far).count_ones());
+    }
+
+    /// Takes the oldest frame whose contents can be had again; the page in it is remote from now on.
+    pub(crate) fn take_frame(&mut self) -> Option<PageNo> {
+        if let Some(frame) = self.staging.take_spare() {
+            return Some(frame);
+        }
+        while let Some((slab, index)) = self.staging.oldest() {
+            let chunk = self.table.get_mut(index);
+            let place = chunk.staged.trailing_zeros() as usize;
+            if chunk.staged == 0 {
+                chunk.slab = None;
+                if chunk.resident == 0 {
+                    self.evict.handle_evicted(PageIndex(index.0));
+                }
+                self.staging.retire_oldest();
+                continue;
+            }
+            chunk.staged &= !bit(place);
+            if chunk.buffered & bit(place) != 0 {
+                chunk.buffered &= !bit(place);
+                let page = chunk.number.page(place);
+                add(&self.kernel.counters().prefetch_wasted, 1);
+                self.prefetch.handle_wasted(PageIndex(page.0 as u32));
+            }
+            self.staged -= 1;
+            return Some(self.staging.frame(slab, place));
+        }
+        None
+    }
+
+    /// A frame whose contents nobody needs: kept for the next page to come in, or given back.
+    pub(crate) fn give_frame(&mut self, frame: PageNo) {
+        if !self.staging.keep_spare(frame) {
+            self.kernel.discard(PageRange::one(frame));
+        }
+    }
+
+    /// Gives back the memory of pages on their way out, oldest first, until no more than `pages`
+    /// are held; false when there are none left.
+    pub fn drop_staged(&mut self, pages: u64) -> bool {
+        while self.held() > pages {
+            let Some(first) = self.take_frame() else {
+                return false;
+            };
+            // Neighbours go with one call.
+            let mut run = PageRange::one(first);
+            while self.held() > pages {
+                let Some(next) = self.take_frame() else { break };
+                if next == run.end() {
+                    run = PageRange::new(run.first(), run.pages() + 1);
+                } else {
+                    self.kernel.discard(run);
+                    run = PageRange::one(next);
+                }
+            }
+            self.kernel.discard(run);
+        }
+        true
+    }
+
+    /// A frame for a page to come in, when memory is short; makes one free if need be. `None` where
+    /// the page may take new memory instead, because there is some or because nothing can be moved.
+    pub(crate) fn frame_for_page(&mut self) -> Result<Option<PageNo>, Fatal> {
+        if self.has_room(1) {
+            return Ok(None);
+        }
+        if let Some(frame) = self.take_frame() {
+            return Ok(Some(frame));
+        }
+        add(&self.counters().direct_reclaims, 1);
+        self.evict_some(true)?;
+        let frame = self.take_frame();
+        if frame.is_none() {
+            self.check_overdraft()?;
+        }
+        Ok(frame)
+    }
+
+    pub(crate) fn free_slot(&mut self, slot: SlotNo) {
+        if let Freed::Grant(grant) = self.slots.free(slot) {
+            self.far.release(grant);
+        }
+    }
+
+    /// Pages that may still become far.
+    pub(crate) fn max_far_left(&self) -> u64 {
+        self.max_far_pages.saturating_sub(self.slots.live_slots())
+    }
+
+    /// Publishes what others look at.
+    pub fn publish(&self) {
+        let counters = self.counters();
+        let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+        counters.staged_pages.store(self.staged, Relaxed);
+        counters.slots_used.store(self.slots.live_slots(), Relaxed);
+        counters
+            .grants
+            .store(self.slots.grants().count() as u64, Relaxed);
+        let far = self.slots.live_slots() - self.copies - self.staged;
+        counters.far_bytes.store(bytes(far), Relaxed);
+        counters.far_pages_peak.fetch_max(far, Relaxed);
+        counters
+            .target_bytes
+            .store(bytes(self.allowed.min(1 << 40)), Relaxed);
+    }
+
+    /// Whether the program is changing its address space right now.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.kernel.program().is_changing()
+    }
+}

@@ -1,0 +1,358 @@
+//! Eviction: pages leave the program, a chunk at a time.
+//!
+//! `policy::evict` says which chunk. Its pages are moved to frames of the staging area with one call
+//! and are then nobody else's to write: only now can be asked whether they changed. Zeros are
+//! forgotten, a page equal to its far copy is dropped, the others are written to neighbouring slots
+//! in one batch. When the write is done the pages are *staged*: still near, and a fault has them
+//! back at the cost of a move; their frames are used up in the order in which they came.
+//!
+//! What the kernel will not move (pinned by a device, shared with a child) stays where it is and is
+//! asked for again much later.
+//!
+//! Why a change of the address space matters here: a program that unmaps memory and maps other
+//! memory in its place must not have a page of the *new* memory moved out under the old one's name.
+//! The kernel moves whatever is at an address. So nothing is moved while a change is known to be
+//! going on, and a change that began during the move itself is looked into afterwards
+//! ([`Engine::doubt`]): if it turns out that memory was mapped anew at that very moment, the process
+//! ends with that message instead of going on with a page that might be wrong.
+
+use crate::below::{EMPTY_TRANSFER, Far, FarError, Kernel};
+use crate::chunk::{CHUNK_PAGES, ChunkNo, Hash, Mask, Page, SlabNo, bit, places};
+use crate::engine::{Engine, Fatal, add};
+use crate::slots::SlotNo;
+use crate::table::ChunkIndex;
+use muninn_policy::evict::Arrival;
+use muninn_policy::urgency::Pressure;
+use muninn_sys::uffd::{Cause, FaultDevice, MoveMode, PageRange, Partial, Wake};
+use muninn_types::{Bytes, Class, PAGE_SIZE};
+use std::sync::OnceLock;
+
+/// Chunks that are tried before giving up: those that cannot be moved come back to the policy.
+const TRIES_MAX: usize = 64;
+
+/// How an eviction went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// So many pages left.
+    Pages(u64),
+    /// There is nothing that could leave, or no place for it.
+    Nothing,
+    /// The address space is changing: read its events first.
+    Changing,
+}
+
+fn zero_hash() -> Hash {
+    static ZERO: OnceLock<Hash> = OnceLock::new();
+    *ZERO.get_or_init(|| Hash::of(&[0; PAGE_SIZE]))
+}
+
+impl<K: Kernel, F: Far> Engine<K, F> {
+    /// Evicts a chunk. `urgent`: somebody waits for its memory.
+    pub fn evict_some(&mut self, urgent: bool) -> Result<Evicted, Fatal> {
+        for _ in 0..TRIES_MAX {
+            let Some(run) = self.evict.next_run(1) else {
+                return Ok(Evicted::Nothing);
+            };
+            let index = ChunkIndex(run.first.0);
+            let kept = |engine: &mut Self| {
+                engine.evict.handle_resident(run.first, Arrival::Kept);
+            };
+            if self.table.get(index).resident == 0 {
+                continue;
+            }
+            if self.is_changing() {
+                kept(self);
+                return Ok(Evicted::Changing);
+            }
+            // Before the pages are taken: afterwards they would have nowhere to go.
+            if !self.ensure_slots(index)? {
+                kept(self);
+                continue;
+            }
+            let Some(slab) = self.slab_for(index) else {
+                kept(self);
+                return Ok(Evicted::Nothing);
+            };
+            let moved = self.move_out(index, slab);
+            if moved == 0 {
+                kept(self);
+                continue;
+            }
+            let pages = self.send_away(index, slab, moved, urgent)?;
+            if self.table.get(index).resident != 0 {
+                kept(self);
+            }
+            return Ok(Evicted::Pages(pages));
+        }
+        Ok(Evicted::Nothing)
+    }
+
+    /// The slab of a chunk: the one it has, a free one, or that of the oldest, whose pages are let
+    /// go.
+    pub(crate) fn slab_for(&mut self, index: ChunkIndex) -> Option<SlabNo> {
+        if let Some(slab) = self.table.get(index).slab {
+            return Some(slab);
+        }
+        let slab = loop {
+            if let Some(slab) = self.staging.take_slab(index) {
+                break slab;
+            }
+            let frame = self.take_frame()?;
+            self.kernel.discard(PageRange::one(frame));
+        };
+        self.table.get_mut(index).slab = Some(slab);
+        Some(slab)
+    }
+
+    /// Moves a chunk's pages out of the program; which ones came.
+    fn move_out(&mut self, index: ChunkIndex, slab: SlabNo) -> Mask {
+        let chunk = self.table.get(index);
+        let (number, wanted) = (chunk.number, chunk.resident);
+        let taken = chunk.staged | self.staging.taken(slab);
+        let mut moved: Mask = 0;
+        let mut unshared = false;
+        let mut first = wanted.trailing_zeros() as usize;
+        while first < CHUNK_PAGES {
+            // Up to the next frame that is in use; holes between are fine.
+            let blocked = (first..CHUNK_PAGES)
+                .find(|&place| taken & bit(place) != 0)
+                .unwrap_or(CHUNK_PAGES);
+            let in_reach = wanted & span(first, blocked);
+            let end = CHUNK_PAGES - in_reach.leading_zeros() as usize;
+            if in_reach == 0 {
+                first = next_wanted(wanted, blocked + 1);
+                continue;
+            }
+            let from = PageRange::new(number.page(first), (end - first) as u64);
+            match self.move_run(from, slab, first) {
+                Ok(()) => {
+                    moved |= wanted & span(first, end);
+                    first = next_wanted(wanted, end);
+                }
+                Err(Partial { done_pages, cause }) => {
+                    let next = first + done_pages as usize;
+                    moved |= wanted & span(first, next);
+                    first = match cause {
+                        _ if done_pages > 0 => next_wanted(wanted, next),
+                        Cause::Again => break,
+                        Cause::Busy if !unshared => {
+                            unshared = true;
+                            self.kernel.unshare(from);
+                            first
+                        }
+                        // A run across two mappings is refused as a whole.
+                        Cause::Invalid if from.pages() > 1 => {
+                            moved |= self.move_singly(number, slab, wanted & span(first, end));
+                            next_wanted(wanted, end)
+                        }
+                        _ => {
+                            add(&self.counters().busy_pages, 1);
+                            next_wanted(wanted, first + 1)
+                        }
+                    };
+                }
+            }
+        }
+        if self.is_changing() {
+            self.look_into(number, slab, &mut moved);
+        }
+        self.clear_resident(index, moved);
+        moved
+    }
+
+    fn move_run(&self, from: PageRange, slab: SlabNo, place: usize) -> Result<(), Partial> {
+        let to = self.staging.frame(slab, place);
+        let mode = MoveMode {
+            wake: Wake::Later,
+            allow_holes: true,
+        };
+        // SAFETY: the pages are the program's, which asks us for them when it touches them again.
+        unsafe { self.kernel.staging().move_pages(to, from, mode) }
+    }
+
+    fn move_singly(&self, number: ChunkNo, slab: SlabNo, wanted: Mask) -> Mask {
+        let one = |place| self.move_run(PageRange::one(number.page(place)), slab, place);
+        places(wanted)
+            .filter(|&place| one(place).is_ok())
+            .fold(0, |moved, place| moved | bit(place))
+    }
+
+    /// The address space began to change while a chunk was moved: some pages may have been gone
+    /// already, and whether the others are what they are taken for shows when the events are read.
+    fn look_into(&mut self, number: ChunkNo, slab: SlabNo, moved: &mut Mask) {
+        let frames = PageRange::new(self.staging.frame(slab, 0), CHUNK_PAGES as u64);
+        *moved &= self.kernel.present(frames) as Mask;
+        self.doubt = Some(PageRange::new(number.page(0), CHUNK_PAGES as u64));
+    }
+
+    /// Pages that are in our hands: forgets zeros, keeps what is unchanged, writes the rest. How
+    /// many pages left.
+    fn send_away(
+        &mut self,
+        index: ChunkIndex,
+        slab: SlabNo,
+        moved: Mask,
+        urgent: bool,
+    ) -> Result<u64, Fatal> {
+        let mut dirty: Mask = 0;
+        let mut hashes = [Hash::default(); CHUNK_PAGES];
+        let mut zero: Mask = 0;
+        for place in places(moved) {
+            let frame = self.staging.frame(slab, place);
+            // SAFETY: the page was moved there, and only this engine knows of it.
+            let hash = Hash::of(unsafe { self.kernel.frame(frame) });
+            let chunk = self.table.get(index);
+            hashes[place] = hash;
+            if hash == zero_hash() {
+                zero |= bit(place);
+            } else if chunk.slot(place).is_none() || chunk.hash(place) != hash {
+                dirty |= bit(place);
+            }
+        }
+        if dirty != 0 {
+            self.write_away(index, slab, dirty, &hashes, urgent)
+                .map_err(|error| Fatal::Lost(error.to_string()))?;
+        }
+        Ok(self.settle(index, slab, moved, zero, dirty))
+    }
+
+    /// Whether there is a slot for each page of a chunk that may need a new one.
+    fn ensure_slots(&mut self, index: ChunkIndex) -> Result<bool, Fatal> {
+        let chunk = self.table.get(index);
+        let has_slot = |place: &usize| {
+            let slot = chunk.slot(*place);
+            slot.is_some_and(|slot| self.slots.is_writable(slot))
+        };
+        let needed = places(chunk.resident).filter(|p| !has_slot(p)).count() as u64;
+        if needed > self.max_far_left() {
+            self.full = Some(format!(
+                "{} are far, which is the most that --max-far allows",
+                Bytes::pages(self.slots.live_slots())
+            ));
+            return Ok(false);
+        }
+        while let Some(grant) = self.far.granted() {
+            self.slots.add(grant);
+        }
+        while self.slots.free_slots() < needed {
+            if self.full.is_some() {
+                return Ok(false);
+            }
+            match self.far.grant() {
+                Ok(grant) => self.slots.add(grant),
+                Err(FarError::Full(why)) => self.full = Some(why),
+                Err(FarError::Lost(why)) => return Err(Fatal::Lost(why)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn settle(
+        &mut self,
+        index: ChunkIndex,
+        slab: SlabNo,
+        moved: Mask,
+        zero: Mask,
+        dirty: Mask,
+    ) -> u64 {
+        for place in places(zero) {
+            let chunk = self.table.get_mut(index);
+            let slot = chunk.slot(place);
+            chunk.far &= !bit(place);
+            if let Some(slot) = slot {
+                self.free_slot(slot);
+            }
+            self.give_frame(self.staging.frame(slab, place));
+        }
+        let staged = moved & !zero;
+        self.table.get_mut(index).staged |= staged;
+        self.staged += u64::from(staged.count_ones());
+        let count = |mask: Mask| u64::from(mask.count_ones());
+        let counters = self.counters();
+        add(&counters.evicted, count(moved));
+        add(&counters.evicted_zero, count(zero));
+        add(&counters.evicted_written, count(dirty));
+        add(&counters.evicted_clean, count(moved & !zero & !dirty));
+        count(moved)
+    }
+
+    fn write_away(
+        &mut self,
+        index: ChunkIndex,
+        slab: SlabNo,
+        dirty: Mask,
+        hashes: &[Hash; CHUNK_PAGES],
+        urgent: bool,
+    ) -> Result<(), FarError> {
+        let mut slots = [None; CHUNK_PAGES];
+        let mut missing = dirty;
+        for place in places(dirty) {
+            // A slot that a child reads too is left alone.
+            let slot = self.table.get(index).slot(place);
+            if let Some(slot) = slot.filter(|&slot| self.slots.is_writable(slot)) {
+                slots[place] = Some(slot);
+                missing &= !bit(place);
+            }
+        }
+        let fresh = missing.count_ones();
+        while missing != 0 {
+            let run = self.slots.take_run(missing.count_ones());
+            let (first, len) = run.expect("slots were made sure of");
+            for slot in (first.0..first.0 + len).map(SlotNo) {
+                let place = missing.trailing_zeros() as usize;
+                slots[place] = Some(slot);
+                missing &= !bit(place);
+            }
+        }
+        let mut transfers = [EMPTY_TRANSFER; CHUNK_PAGES];
+        let mut len = 0;
+        for place in places(dirty) {
+            let frame = self.staging.frame(slab, place);
+            // SAFETY: present and ours, as above.
+            let near: *mut Page = unsafe { self.kernel.frame(frame) };
+            let slot = slots[place].expect("each dirty page was given a slot");
+            transfers[len] = self.transfer(slot, near);
+            len += 1;
+        }
+        let class = self.class(urgent);
+        // SAFETY: the frames are not written to until this returns.
+        unsafe { self.far.write(&transfers[..len], class) }?;
+        add(&self.counters().bytes_out, (len * PAGE_SIZE) as u64);
+        for place in places(dirty) {
+            let Some(slot) = slots[place] else { continue };
+            let old = self.table.get(index).slot(place);
+            let chunk = self.table.get_mut(index);
+            let page = chunk.number.page(place);
+            chunk.set_far(place, slot, hashes[place]);
+            self.slots.set_owner(slot, page);
+            if let Some(old) = old.filter(|&old| old != slot) {
+                self.free_slot(old);
+            }
+        }
+        self.far
+            .replenish(self.slots.free_slots(), u64::from(fresh));
+        Ok(())
+    }
+
+    /// What class an eviction travels in.
+    fn class(&self, urgent: bool) -> Class {
+        let page = PAGE_SIZE as u64;
+        let remaining = self.allowed().saturating_sub(self.held()) * page;
+        self.urgency.class(&Pressure {
+            blocked: urgent,
+            remaining: Bytes(remaining),
+            total: Bytes(self.allowed().saturating_mul(page)),
+            growth_rate: self.growth_rate,
+        })
+    }
+}
+
+/// Places from `first` up to `end`.
+fn span(first: usize, end: usize) -> Mask {
+    let below = |place: usize| (1u32 << place.min(CHUNK_PAGES)) - 1;
+    (below(end) & !below(first)) as Mask
+}
+
+fn next_wanted(wanted: Mask, from: usize) -> usize {
+    (wanted & span(from, CHUNK_PAGES)).trailing_zeros() as usize
+}

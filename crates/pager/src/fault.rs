@@ -1,0 +1,549 @@
+//! Faults: a thread touched a page that is not there, and waits.
+//!
+//! The page that was touched comes first and alone; the thread goes on as soon as it is there
+//! (Fastswap). Then come its neighbours, as `policy::prefetch` says. A page comes in by being read
+//! into a frame that an evicted page has left and moved from there to the program: no memory is
+//! allocated, and the frame's old contents are at the server. Only while memory is plentiful is a
+//! new page filled by a copy.
+//!
+//! Invariant: a fault ends with the thread woken, or is tried again after the events of the address
+//! space were read; it is never forgotten.
+
+use crate::below::{EMPTY_TRANSFER, Far, FarError, Kernel, Transfer};
+use crate::chunk::{ChunkNo, Hash, Page, bit, place_of};
+use crate::engine::{Engine, Fatal, add};
+use crate::slots::SlotNo;
+use crate::table::ChunkIndex;
+use muninn_policy::evict::{Arrival, PageIndex};
+use muninn_policy::prefetch::{self, FarPages, FarSlot, Landing, Source, WINDOW_PAGES_MAX};
+use muninn_sys::uffd::{Cause, CopyMode, Fault, FaultDevice, MoveMode, PageRange, Partial, Wake};
+use muninn_types::{Class, PAGE_SIZE, PageNo};
+
+/// Pages that come in together.
+pub const BATCH_MAX: usize = WINDOW_PAGES_MAX;
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The thread goes on.
+    Done,
+    /// The address space is changing: read its events, then try again.
+    Later,
+}
+
+/// Where a page that came in can be found, and where it belongs.
+#[derive(Clone, Copy)]
+struct Arriving {
+    page: PageNo,
+    slot: SlotNo,
+    hash: Hash,
+    /// A frame of the staging area; none for the scratch page at this one's position.
+    frame: Option<PageNo>,
+}
+
+/// The page table as the prefetch policies see it: pages by the lower bits of their numbers.
+struct View<'a, K, F> {
+    engine: &'a Engine<K, F>,
+    /// The upper bits, those of the page that was touched.
+    upper: u64,
+}
+
+impl<K: Kernel, F: Far> View<'_, K, F> {
+    fn page(&self, index: PageIndex) -> PageNo {
+        PageNo(self.upper << 32 | u64::from(index.0))
+    }
+    fn chunk(&self, page: PageNo) -> Option<&crate::chunk::Chunk> {
+        let index = self.engine.table.find(ChunkNo::of(page))?;
+        Some(self.engine.table.get(index))
+    }
+}
+
+impl<K: Kernel, F: Far> FarPages for View<'_, K, F> {
+    fn is_far(&self, index: PageIndex) -> bool {
+        let page = self.page(index);
+        self.chunk(page)
+            .is_some_and(|chunk| chunk.remote() & bit(place_of(page)) != 0)
+    }
+    fn slot_of(&self, index: PageIndex) -> Option<FarSlot> {
+        let page = self.page(index);
+        let slot = self.chunk(page)?.slot(place_of(page))?;
+        Some(FarSlot(u64::from(slot.0)))
+    }
+    fn page_at(&self, slot: FarSlot) -> Option<PageIndex> {
+        let slot = SlotNo(u32::try_from(slot.0).ok()?);
+        let index = PageIndex(self.engine.slots.owner(slot)?);
+        (self.slot_of(index) == Some(FarSlot(u64::from(slot.0)))).then_some(index)
+    }
+}
+
+impl<K: Kernel, F: Far> Engine<K, F> {
+    /// Serves a touch of an absent page.
+    pub fn serve(&mut self, fault: &Fault) -> Result<Served, Fatal> {
+        let page = fault.page();
+        let place = place_of(page);
+        let Some(index) = self.table.find(ChunkNo::of(page)) else {
+            return self.fill_zeros(page, fault.write);
+        };
+        let chunk = self.table.get(index);
+        if chunk.staged & bit(place) != 0 {
+            return self.unstage(index, place);
+        }
+        if chunk.resident & bit(place) != 0 {
+            return self.serve_present(page);
+        }
+        if chunk.far & bit(place) != 0 {
+            return self.fetch(page, fault.thread);
+        }
+        self.fill_zeros(page, fault.write)
+    }
+
+    /// The page should be there: another fault brought it, or the program is giving it away and we
+    /// are about to hear of it.
+    fn serve_present(&mut self, page: PageNo) -> Result<Served, Fatal> {
+        if self.kernel.present(PageRange::one(page)) == 0 {
+            return match self.is_changing() {
+                true => Ok(Served::Later),
+                // Zeros in its place would be a lie.
+                false => Err(Fatal::Vanished(page.addr())),
+            };
+        }
+        add(&self.counters().faults_woken, 1);
+        let _ = self.kernel.program().wake(PageRange::one(page));
+        Ok(Served::Done)
+    }
+
+    /// A page that was on its way out goes back.
+    fn unstage(&mut self, index: ChunkIndex, place: usize) -> Result<Served, Fatal> {
+        let chunk = self.table.get(index);
+        let page = chunk.number.page(place);
+        let slab = chunk.slab.expect("a staged page has a slab");
+        let was_buffered = chunk.buffered & bit(place) != 0;
+        let frame = self.staging.frame(slab, place);
+        let landed = self.land(page, frame, 1);
+        if landed.again {
+            return Ok(Served::Later);
+        }
+        let chunk = self.table.get_mut(index);
+        chunk.staged &= !bit(place);
+        chunk.buffered &= !bit(place);
+        self.staged -= 1;
+        if landed.pages == 0 {
+            // Unmapped: the event will say so.
+            self.give_frame(frame);
+            return Ok(Served::Done);
+        }
+        self.mark_resident(index, bit(place));
+        if was_buffered {
+            add(&self.counters().faults_buffered, 1);
+            add(&self.counters().prefetch_hits, 1);
+            self.evict
+                .handle_resident(PageIndex(index.0), Arrival::Demand);
+        } else {
+            add(&self.counters().faults_staged, 1);
+            self.evict.handle_staged_hit(PageIndex(index.0));
+        }
+        Ok(Served::Done)
+    }
+
+    /// The far page, then those that will be wanted next.
+    fn fetch(&mut self, page: PageNo, thread: u32) -> Result<Served, Fatal> {
+        let mut one = [self.arriving(page)];
+        one[0].frame = self.frame_for_page()?;
+        // Making room may have changed nothing about this page: it is remote.
+        let served = self.bring_in(&mut one, Class::Demand)?;
+        if served == Served::Later {
+            return Ok(Served::Later);
+        }
+        add(&self.counters().faults_remote, 1);
+        self.prefetch_after(page, thread)?;
+        Ok(Served::Done)
+    }
+
+    fn arriving(&self, page: PageNo) -> Arriving {
+        let index = self
+            .table
+            .find(ChunkNo::of(page))
+            .expect("a remote page is known");
+        let chunk = self.table.get(index);
+        let place = place_of(page);
+        Arriving {
+            page,
+            slot: chunk.slot(place).expect("a remote page has a slot"),
+            hash: chunk.hash(place),
+            frame: None,
+        }
+    }
+
+    fn prefetch_after(&mut self, page: PageNo, thread: u32) -> Result<(), Fatal> {
+        let upper = page.0 >> 32;
+        let mut window = std::mem::take(&mut self.window);
+        let mut policy = std::mem::replace(&mut self.prefetch, Box::new(prefetch::NoPrefetch));
+        let fault = prefetch::Fault {
+            page: PageIndex(page.0 as u32),
+            thread,
+            source: Source::Far,
+        };
+        policy.handle_fault(
+            fault,
+            &View {
+                engine: self,
+                upper,
+            },
+            &mut window,
+        );
+        self.prefetch = policy;
+        let result = self.fetch_window(&window, upper);
+        self.window = window;
+        result
+    }
+
+    fn fetch_window(&mut self, window: &prefetch::Window, upper: u64) -> Result<(), Fatal> {
+        let mut wanted = [Arriving {
+            page: PageNo(0),
+            slot: SlotNo(0),
+            hash: Hash::default(),
+            frame: None,
+        }; BATCH_MAX];
+        let mut len = 0;
+        for index in window.pages() {
+            let page = PageNo(upper << 32 | u64::from(index.0));
+            let mut arriving = self.arriving(page);
+            if window.landing == Landing::Mapped {
+                arriving.frame = self.frame_for_page()?;
+                // Evicting for one neighbour may have brought another's chunk into motion, never a
+                // remote page; but a window must not push out what it has just brought in.
+                if arriving.frame.is_none() && !self.has_room(len as u64 + 1) {
+                    break;
+                }
+            }
+            wanted[len] = arriving;
+            len += 1;
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        // Frames in the order of their addresses: neighbours then move with one call.
+        let wanted = &mut wanted[..len];
+        let mut frames = [None; BATCH_MAX];
+        for (frame, arriving) in frames.iter_mut().zip(wanted.iter()) {
+            *frame = arriving.frame;
+        }
+        frames[..len].sort_unstable();
+        wanted.sort_unstable_by_key(|arriving| arriving.page);
+        for (arriving, frame) in wanted.iter_mut().zip(frames) {
+            arriving.frame = frame;
+        }
+        add(&self.counters().prefetched, len as u64);
+        if window.landing == Landing::Mapped {
+            self.bring_in(wanted, Class::Prefetch)?;
+        } else {
+            self.buffer(wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Reads pages into their frames, checks them, and puts them into the program. `Later` if the
+    /// first could not be put there; others that could not are simply still far.
+    fn bring_in(&mut self, arriving: &mut [Arriving], class: Class) -> Result<Served, Fatal> {
+        self.read_far(arriving, class)?;
+        let mut at = 0;
+        let mut first = Served::Done;
+        while at < arriving.len() {
+            let run = run_length(&arriving[at..]);
+            let page = arriving[at].page;
+            let landed = match arriving[at].frame {
+                Some(frame) => self.land(page, frame, run),
+                None => {
+                    let from: *const Page = &self.scratch[at];
+                    self.copy_in(page, from, 1)
+                }
+            };
+            for (offset, one) in arriving[at..at + run].iter().enumerate() {
+                if offset < landed.pages {
+                    let arrival = match class {
+                        Class::Demand => Arrival::Demand,
+                        _ => Arrival::Prefetch,
+                    };
+                    self.set_resident(one.page, arrival);
+                } else if let Some(frame) = one.frame {
+                    self.give_frame(frame);
+                }
+            }
+            if at == 0 && landed.pages == 0 && landed.again {
+                first = Served::Later;
+            }
+            at += run;
+        }
+        Ok(first)
+    }
+
+    /// Reads far pages into frames (or scratch), and compares them with what was sent.
+    fn read_far(&mut self, arriving: &[Arriving], class: Class) -> Result<(), Fatal> {
+        let mut list = [EMPTY_TRANSFER; BATCH_MAX];
+        for (at, one) in arriving.iter().enumerate() {
+            let near: *mut Page = match one.frame {
+                // SAFETY: the frame was taken out of staging, so it is present and ours.
+                Some(frame) => unsafe { self.kernel.frame(frame) },
+                None => &mut self.scratch[at],
+            };
+            list[at] = self.transfer(one.slot, near);
+        }
+        let list = &list[..arriving.len()];
+        // SAFETY: frames and scratch pages are this engine's, and each is named once.
+        unsafe { self.far.read(list, class) }.map_err(lost)?;
+        for (one, transfer) in arriving.iter().zip(list) {
+            // SAFETY: it was just filled and nobody else knows of it.
+            if Hash::of(unsafe { &*transfer.near }) != one.hash {
+                let address = one.page.addr();
+                let what = format!(
+                    "grant {} of server {}",
+                    transfer.grant.id, transfer.grant.server
+                );
+                return Err(Fatal::Changed(address, what));
+            }
+        }
+        let bytes = (arriving.len() * PAGE_SIZE) as u64;
+        add(&self.counters().hash_checks, arriving.len() as u64);
+        add(&self.counters().bytes_in, bytes);
+        Ok(())
+    }
+
+    pub(crate) fn transfer(&self, slot: SlotNo, near: *mut Page) -> Transfer {
+        let grant = self.slots.grant_of(slot);
+        Transfer {
+            grant: grant.expect("a slot in use has a grant"),
+            place: slot.place(),
+            near,
+        }
+    }
+
+    /// Prefetched pages wait in the staging area, where a fault will find them.
+    fn buffer(&mut self, arriving: &mut [Arriving]) -> Result<(), Fatal> {
+        for one in arriving.iter_mut() {
+            one.frame = None;
+        }
+        self.read_far(arriving, Class::Prefetch)?;
+        for (at, one) in arriving.iter().enumerate() {
+            if !self.has_room(1) && !self.drop_staged(self.allowed().saturating_sub(1)) {
+                return Ok(());
+            }
+            let index = self.chunk_of(one.page);
+            let place = place_of(one.page);
+            // Dropping may have taken the very slab this chunk had.
+            let Some(slab) = self.slab_for(index) else {
+                return Ok(());
+            };
+            let frame = PageRange::one(self.staging.frame(slab, place));
+            let from: *const u8 = self.scratch[at].as_ptr();
+            // SAFETY: a page of scratch is readable.
+            let copied = unsafe { self.kernel.staging().copy(frame, from, CopyMode::default()) };
+            if copied.is_ok() {
+                let chunk = self.table.get_mut(index);
+                chunk.staged |= bit(place);
+                chunk.buffered |= bit(place);
+                self.staged += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts frames into the program: by a move, or where the memory there does not allow that (it
+    /// is read-only or executable, or the frame is shared after a fork) by a copy.
+    pub(crate) fn land(&mut self, page: PageNo, frame: PageNo, pages: usize) -> Landed {
+        let mut done = 0;
+        while done < pages {
+            let to = PageNo(page.0 + done as u64);
+            let from = PageRange::new(PageNo(frame.0 + done as u64), (pages - done) as u64);
+            // SAFETY: the frames hold what belongs there and are not looked at afterwards.
+            let moved = unsafe {
+                self.kernel
+                    .program()
+                    .move_pages(to, from, MoveMode::default())
+            };
+            let Partial { done_pages, cause } = match moved {
+                Ok(()) => return Landed::all(pages),
+                Err(partial) => partial,
+            };
+            done += done_pages as usize;
+            if done_pages > 0 {
+                continue;
+            }
+            match cause {
+                Cause::Invalid | Cause::Busy => {
+                    let frame = PageNo(frame.0 + done as u64);
+                    // SAFETY: the frame is present, since it could not be moved for another reason.
+                    let from: *const Page = unsafe { self.kernel.frame(frame) };
+                    let copied = self.copy_in(to, from, 1);
+                    if copied.pages == 0 {
+                        return Landed {
+                            pages: done,
+                            ..copied
+                        };
+                    }
+                    self.kernel.discard(PageRange::one(frame));
+                    done += 1;
+                }
+                cause => return self.not_landed(to, done, cause),
+            }
+        }
+        Landed::all(pages)
+    }
+
+    /// Fills absent pages of the program from memory of ours.
+    pub(crate) fn copy_in(&mut self, page: PageNo, from: *const Page, pages: usize) -> Landed {
+        let mut done = 0;
+        while done < pages {
+            let to = PageRange::new(PageNo(page.0 + done as u64), (pages - done) as u64);
+            let from = from.wrapping_add(done).cast();
+            // SAFETY: `from` is scratch, a frame, or zeros, of at least this many pages.
+            let copied = unsafe { self.kernel.program().copy(to, from, CopyMode::default()) };
+            match copied {
+                Ok(()) => return Landed::all(pages),
+                Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
+                Err(Partial { cause, .. }) => return self.not_landed(to.first(), done, cause),
+            }
+        }
+        Landed::all(pages)
+    }
+
+    /// Pages from this one on did not get into the program; what that means.
+    fn not_landed(&mut self, page: PageNo, pages: usize, cause: Cause) -> Landed {
+        match cause {
+            // The address space is changing, or there is no memory at this moment.
+            Cause::Again | Cause::NoMemory => Landed { pages, again: true },
+            Cause::Exists => {
+                // It is there; whoever waits for it was not woken.
+                let _ = self.kernel.program().wake(PageRange::one(page));
+                Landed {
+                    pages,
+                    again: false,
+                }
+            }
+            // Unmapped, or mapped anew: whoever waited finds that out when woken.
+            _ => {
+                let _ = self.kernel.program().wake(PageRange::one(page));
+                Landed {
+                    pages,
+                    again: false,
+                }
+            }
+        }
+    }
+
+    /// First touches: zeros, in batches that grow while they follow each other.
+    fn fill_zeros(&mut self, page: PageNo, write: bool) -> Result<Served, Fatal> {
+        let (expected, last) = self.zero_next;
+        let wanted = if page == expected {
+            (last * 2).min(BATCH_MAX as u64)
+        } else {
+            1
+        };
+        let mut pages = 1;
+        while pages < wanted && self.is_untouched(PageNo(page.0 + pages)) {
+            pages += 1;
+        }
+        let landed = if self.has_room(pages) {
+            self.fill_new(page, pages as usize, write)
+        } else {
+            self.fill_recycled(page, pages as usize)?
+        };
+        if landed.pages == 0 && landed.again {
+            return Ok(Served::Later);
+        }
+        for offset in 0..landed.pages as u64 {
+            self.set_resident(PageNo(page.0 + offset), Arrival::FirstTouch);
+        }
+        add(&self.counters().faults_zero, 1);
+        self.zero_next = (PageNo(page.0 + landed.pages as u64), wanted);
+        Ok(Served::Done)
+    }
+
+    fn is_untouched(&self, page: PageNo) -> bool {
+        self.table.find(ChunkNo::of(page)).is_none_or(|index| {
+            let chunk = self.table.get(index);
+            (chunk.resident | chunk.staged | chunk.far) & bit(place_of(page)) == 0
+        })
+    }
+
+    /// Zeros in new memory. For reads the kernel's one page of zeros does; a write would only fault
+    /// again on that.
+    fn fill_new(&mut self, page: PageNo, pages: usize, write: bool) -> Landed {
+        if write {
+            let zeros: *const Page = self.zeros.as_ptr();
+            return self.copy_in(page, zeros, pages);
+        }
+        let mut done = 0;
+        while done < pages {
+            let range = PageRange::new(PageNo(page.0 + done as u64), (pages - done) as u64);
+            match self.kernel.program().zero(range, Wake::Now) {
+                Ok(()) => return Landed::all(pages),
+                Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
+                Err(Partial { cause, .. }) => return self.not_landed(range.first(), done, cause),
+            }
+        }
+        Landed::all(pages)
+    }
+
+    /// Zeros in memory that other pages have left.
+    fn fill_recycled(&mut self, page: PageNo, pages: usize) -> Result<Landed, Fatal> {
+        let mut done = 0;
+        while done < pages {
+            let to = PageNo(page.0 + done as u64);
+            let landed = match self.frame_for_page()? {
+                Some(frame) => {
+                    // SAFETY: taken out of staging: present, and nobody else's.
+                    unsafe { self.kernel.frame(frame) }.fill(0);
+                    let landed = self.land(to, frame, 1);
+                    if landed.pages == 0 {
+                        self.give_frame(frame);
+                    }
+                    landed
+                }
+                None => self.fill_new(to, 1, true),
+            };
+            if landed.pages == 0 {
+                return Ok(Landed {
+                    pages: done,
+                    ..landed
+                });
+            }
+            done += 1;
+        }
+        Ok(Landed::all(pages))
+    }
+}
+
+/// How many of the first pages follow each other both in the program and in the staging area.
+fn run_length(arriving: &[Arriving]) -> usize {
+    let Some(first) = arriving[0].frame else {
+        return 1;
+    };
+    let page = arriving[0].page;
+    (1..arriving.len())
+        .find(|&at| {
+            let offset = at as u64;
+            arriving[at].page.0 != page.0 + offset
+                || arriving[at].frame != Some(PageNo(first.0 + offset))
+        })
+        .unwrap_or(arriving.len())
+}
+
+fn lost(error: FarError) -> Fatal {
+    Fatal::Lost(error.to_string())
+}
+
+/// How many pages got into the program, and whether to try the others again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landed {
+    pub pages: usize,
+    pub again: bool,
+}
+
+impl Landed {
+    fn all(pages: usize) -> Landed {
+        Landed {
+            pages,
+            again: false,
+        }
+    }
+}

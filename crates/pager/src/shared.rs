@@ -1,0 +1,126 @@
+//! What the pager's threads tell each other.
+//!
+//! Numbers are atomics; ranges to be taken over wait in a locked list that the pager looks at only
+//! when there is something in it. The *bell* is a page registered with the program's device: giving
+//! it back makes the kernel wake the pager, and the ringing thread waits until the pager has heard
+//! it.
+
+use muninn_sys::memory::{Mapping, MemoryError, program};
+use muninn_sys::own;
+use muninn_sys::uffd::PageRange;
+use muninn_types::{Bytes, Nanos, PageNo};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Ranges that wait to be taken over.
+pub const OFFERS_MAX: usize = 4096;
+
+#[derive(Debug)]
+pub struct Shared {
+    /// Pages that the program may hold of what was taken over.
+    allowed: AtomicU64,
+    /// Pages down to which eviction goes while nobody waits.
+    background: AtomicU64,
+    /// Pages held, as the pager has it.
+    pub held: AtomicU64,
+    /// Bytes per second by which the program grows, as bits.
+    growth: AtomicU64,
+    /// Pages evicted, and the time it took, since the steward last looked.
+    evicted: AtomicU64,
+    evict_ns: AtomicU64,
+    offers: Mutex<Vec<PageRange>>,
+    offered: AtomicBool,
+    /// Nothing may be evicted: everything is wanted near.
+    hold_still: AtomicBool,
+    bell: Mapping,
+}
+
+impl Shared {
+    pub fn new() -> Result<Shared, MemoryError> {
+        let bell = Mapping::anonymous(Bytes::pages(1))?;
+        own::claim(bell.addr(), bell.len() as u64);
+        Ok(Shared {
+            allowed: AtomicU64::new(u64::MAX),
+            background: AtomicU64::new(u64::MAX),
+            held: AtomicU64::new(0),
+            growth: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            evict_ns: AtomicU64::new(0),
+            offers: Mutex::new(Vec::with_capacity(OFFERS_MAX)),
+            offered: AtomicBool::new(false),
+            hold_still: AtomicBool::new(false),
+            bell,
+        })
+    }
+
+    pub fn bell(&self) -> PageRange {
+        PageRange::one(PageNo::of_addr(self.bell.addr()))
+    }
+    pub fn is_bell(&self, range: PageRange) -> bool {
+        range == self.bell()
+    }
+    /// Wakes the pager and waits until it has heard.
+    pub fn ring(&self) {
+        // SAFETY: nothing is ever kept in the bell.
+        let _ = unsafe { program::discard(self.bell()) };
+    }
+
+    pub fn allowed_pages(&self) -> u64 {
+        self.allowed.load(Relaxed)
+    }
+    pub fn background_pages(&self) -> u64 {
+        self.background.load(Relaxed)
+    }
+    pub fn set_allowed(&self, allowed: u64, background: u64) {
+        self.allowed.store(allowed, Relaxed);
+        self.background.store(background, Relaxed);
+    }
+    pub fn growth_rate(&self) -> f64 {
+        f64::from_bits(self.growth.load(Relaxed))
+    }
+    pub fn set_growth_rate(&self, bytes_per_s: f64) {
+        self.growth.store(bytes_per_s.to_bits(), Relaxed);
+    }
+
+    pub fn may_evict(&self) -> bool {
+        !self.hold_still.load(Relaxed)
+    }
+    pub fn hold_still(&self, hold: bool) {
+        self.hold_still.store(hold, Relaxed);
+    }
+
+    pub fn note_evicted(&self, pages: u64, took: Nanos) {
+        self.evicted.fetch_add(pages, Relaxed);
+        self.evict_ns.fetch_add(took.0, Relaxed);
+    }
+    /// Pages evicted since the last call, and the time it took.
+    pub fn take_evicted(&self) -> (u64, Nanos) {
+        let pages = self.evicted.swap(0, Relaxed);
+        (pages, Nanos(self.evict_ns.swap(0, Relaxed)))
+    }
+
+    fn offers(&self) -> MutexGuard<'_, Vec<PageRange>> {
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Replaces what is offered to the pager for taking over.
+    pub fn offer(&self, ranges: &[PageRange]) {
+        let mut offers = self.offers();
+        offers.clear();
+        offers.extend(ranges.iter().take(OFFERS_MAX));
+        self.offered.store(!offers.is_empty(), Relaxed);
+    }
+    pub fn has_offers(&self) -> bool {
+        self.offered.load(Relaxed)
+    }
+    /// The offers; the list is to be given back, so that it is not allocated again.
+    pub fn take_offers(&self) -> Vec<PageRange> {
+        self.offered.store(false, Relaxed);
+        std::mem::take(&mut *self.offers())
+    }
+    pub fn give_back_offers(&self, list: Vec<PageRange>) {
+        let mut offers = self.offers();
+        if offers.capacity() == 0 {
+            *offers = list;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Which far pages are free: slots in grants.
+//!
+//! A slot is named by one number, grant × 4,096 + place, so that slots that lie together far away
+//! are neighbours here. Runs of slots are given out in order (COMEX: pages that leave together lie
+//! together), from the grant in use until it is full. A grant that was shared with a child is
+//! *frozen*: its slots are read and forgotten, never written again, and the whole of it goes back
+//! when the last is forgotten.
+//!
+//! Invariant: a slot is given out at most once until it is freed; nothing is given out of a frozen
+//! grant.
+
+use muninn_net::Grant;
+use muninn_types::PageNo;
+
+/// Slots of a grant: 16 MiB.
+pub const GRANT_SLOTS: u32 = 4096;
+const WORDS: usize = GRANT_SLOTS as usize / 64;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotNo(pub u32);
+
+impl SlotNo {
+    pub const fn grant(self) -> usize {
+        (self.0 / GRANT_SLOTS) as usize
+    }
+    /// Slots from the grant's start.
+    pub const fn place(self) -> u32 {
+        self.0 % GRANT_SLOTS
+    }
+}
+
+/// A grant and its free slots.
+#[derive(Debug)]
+struct Extent {
+    grant: Grant,
+    slots: u32,
+    /// A set bit is a slot in use.
+    used: [u64; WORDS],
+    /// The page in each slot, without the upper bits of its number.
+    owners: Box<[u32; GRANT_SLOTS as usize]>,
+    live: u32,
+    frozen: bool,
+}
+
+impl Extent {
+    fn is_used(&self, place: u32) -> bool {
+        self.used[place as usize / 64] >> (place % 64) & 1 != 0
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Slots {
+    extents: Vec<Option<Extent>>,
+    /// Where the last run ended.
+    cursor: SlotNo,
+    free: u64,
+    live: u64,
+}
+
+/// What became of a slot that was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freed {
+    Slot,
+    /// It was the last of a frozen grant, which can be released now.
+    Grant(Grant),
+}
+
+impl Slots {
+    /// Adds a grant that is ours to write to.
+    pub fn add(&mut self, grant: Grant) {
+        self.insert(grant, false);
+    }
+
+    fn insert(&mut self, grant: Grant, frozen: bool) -> usize {
+        let slots = ((grant.bytes.0 / muninn_types::PAGE_SIZE as u64) as u32).min(GRANT_SLOTS);
+        let extent = Extent {
+            grant,
+            slots,
+            used: [0; WORDS],
+            owners: Box::new([0; GRANT_SLOTS as usize]),
+            live: 0,
+            frozen,
+        };
+        if !frozen {
+            self.free += u64::from(slots);
+        }
+        match self.extents.iter().position(Option::is_none) {
+            Some(at) => {
+                self.extents[at] = Some(extent);
+                at
+            }
+            None => {
+                self.extents.push(Some(extent));
+                self.extents.len() - 1
+            }
+        }
+    }
+
+    pub fn free_slots(&self) -> u64 {
+        self.free
+    }
+    pub fn live_slots(&self) -> u64 {
+        self.live
+    }
+    pub fn grants(&self) -> impl Iterator<Item = Grant> {
+        self.extents.iter().flatten().map(|extent| extent.grant)
+    }
+    pub fn grant_of(&self, slot: SlotNo) -> Option<Grant> {
+        self.extents.get(slot.grant())?.as_ref().map(|e| e.grant)
+    }
+
+    /// A run of at most `wanted` slots; `None` when all are in use.
+    pub fn take_run(&mut self, wanted: u32) -> Option<(SlotNo, u32)> {
+        if self.free == 0 || wanted == 0 {
+            return None;
+        }
+        let grants = self.extents.len();
+        for step in 0..=grants {
+            let at = (self.cursor.grant() + step) % grants;
+            let from = if step == 0 { self.cursor.place() } else { 0 };
+            let Some(extent) = &mut self.extents[at] else {
+                continue;
+            };
+            if extent.frozen || extent.live == extent.slots {
+                continue;
+            }
+            let Some(first) = (from..extent.slots).find(|&place| !extent.is_used(place)) else {
+                continue;
+            };
+            let mut len = 0;
+            while len < wanted && first + len < extent.slots && !extent.is_used(first + len) {
+                let place = first + len;
+                extent.used[place as usize / 64] |= 1 << (place % 64);
+                len += 1;
+            }
+            extent.live += len;
+            self.free -= u64::from(len);
+            self.live += u64::from(len);
+            let slot = SlotNo(at as u32 * GRANT_SLOTS + first);
+            self.cursor = SlotNo(slot.0 + len);
+            if self.cursor.grant() >= grants {
+                self.cursor = SlotNo(0);
+            }
+            return Some((slot, len));
+        }
+        None
+    }
+
+    /// Whose page a slot holds, for those who look from slots to pages.
+    pub fn set_owner(&mut self, slot: SlotNo, page: PageNo) {
+        if let Some(Some(extent)) = self.extents.get_mut(slot.grant()) {
+            extent.owners[slot.place() as usize] = page.0 as u32;
+        }
+    }
+
+    /// The lower bits of the page that was last put there, if the slot is in use.
+    pub fn owner(&self, slot: SlotNo) -> Option<u32> {
+        let extent = self.extents.get(slot.grant())?.as_ref()?;
+        let place = slot.place();
+        extent.is_used(place).then(|| extent.owners[place as usize])
+    }
+
+    /// Whether a slot may be written again in place.
+    pub fn is_writable(&self, slot: SlotNo) -> bool {
+        self.extents[slot.grant()]
+            .as_ref()
+            .is_some_and(|e| !e.frozen)
+    }
+
+    pub fn free(&mut self, slot: SlotNo) -> Freed {
+        let entry = &mut self.extents[slot.grant()];
+        let extent = entry.as_mut().expect("the grant of a slot in use");
+        let place = slot.place();
+        assert!(extent.is_used(place), "{slot:?} freed twice");
+        extent.used[place as usize / 64] &= !(1 << (place % 64));
+        extent.live -= 1;
+        self.live -= 1;
+        if !extent.frozen {
+            self.free += 1;
+            return Freed::Slot;
+        }
+        if extent.live > 0 {
+            return Freed::Slot;
+        }
+        let grant = extent.grant;
+        *entry = None;
+        Freed::Grant(grant)
+    }
+
+    /// Nothing is written to the grants of now any more: a child reads them too.
+    pub fn freeze(&mut self) {
+        for extent in self.extents.iter_mut().flatten() {
+            if !extent.frozen {
+                extent.frozen = true;
+                self.free -= u64::from(extent.slots - extent.live);
+            }
+        }
+    }
+
+    /// Grants of which no slot is in use, taken out: there are more free slots than needed.
+    pub fn take_empty(&mut self, keep_free: u64) -> Option<Grant> {
+        for entry in &mut self.extents {
+            let Some(extent) = entry else { continue };
+            let spare = u64::from(extent.slots);
+            if extent.live == 0 && (extent.frozen || self.free >= keep_free + spare) {
+                let grant = extent.grant;
+                if !extent.frozen {
+                    self.free -= spare;
+                }
+                *entry = None;
+                return Some(grant);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muninn_types::{Bytes, GrantId, ServerId};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn grant(id: u64, slots: u64) -> Grant {
+        Grant {
+            server: ServerId(0),
+            id: GrantId(id),
+            bytes: Bytes::pages(slots),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_slot_belongs_to_one(steps in prop::collection::vec((0u8..10, 1u32..40), 1..300)) {
+            let mut slots = Slots::default();
+            let mut model = BTreeSet::new();
+            let mut frozen = BTreeSet::new();
+            let mut next = 0;
+            for (kind, n) in steps {
+                match kind {
+                    0 => {
+                        next += 1;
+                        slots.add(grant(next, u64::from(n) * 8));
+                    }
+                    1 if n < 8 => {
+                        frozen.extend(model.iter().copied());
+                        slots.freeze();
+                        prop_assert_eq!(slots.free_slots(), 0);
+                    }
+                    2..=5 => {
+                        let slot = model.iter().copied().nth(n as usize % model.len().max(1));
+                        if let Some(slot) = slot {
+                            prop_assert_eq!(slots.is_writable(slot), !frozen.contains(&slot));
+                            model.remove(&slot);
+                            frozen.remove(&slot);
+                            slots.free(slot);
+                        }
+                    }
+                    _ => {
+                        if let Some((first, len)) = slots.take_run(n) {
+                            prop_assert!(len >= 1 && len <= n);
+                            for slot in (first.0..first.0 + len).map(SlotNo) {
+                                prop_assert!(model.insert(slot), "{:?} given out twice", slot);
+                                prop_assert!(slots.grant_of(slot).is_some());
+                            }
+                        } else {
+                            prop_assert_eq!(slots.free_slots(), 0);
+                        }
+                    }
+                }
+                prop_assert_eq!(slots.live_slots(), model.len() as u64);
+            }
+        }
+    }
+}

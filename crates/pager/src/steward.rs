@@ -1,0 +1,228 @@
+//! The steward: watches how much memory the program has, and decides when to take some over.
+//!
+//! A fresh program is left alone. Every millisecond its resident memory is looked at (one system
+//! call); when it comes near the limit a pager is started, and from then on all of the program's
+//! private memory is offered to it, new mappings included. What the program may hold follows from
+//! the job's limit, what the other processes of the job hold, and what cannot be managed (code,
+//! stacks, the runtime itself).
+
+use crate::candidates::Candidates;
+use crate::shared::{OFFERS_MAX, Shared};
+use muninn_job::{Job, Place};
+use muninn_policy::share::share;
+use muninn_policy::threshold::{Threshold, ThresholdPolicy};
+use muninn_sys::clock;
+use muninn_sys::proc::{StatmReader, for_each_map};
+use muninn_sys::uffd::PageRange;
+use muninn_types::{Bytes, Nanos, PAGE_SIZE};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Between two looks at resident memory.
+const TICK: Duration = Duration::from_millis(1);
+/// Looks without a reason to look for new memory before it is done anyway.
+const LOOK_TICKS: u32 = 64;
+/// Looks between two checks of which processes of the job are alive.
+const ALIVE_TICKS: u32 = 256;
+/// Between two looks while the program is small.
+const IDLE_TICK: Duration = Duration::from_millis(4);
+/// What a process may hold at least, or it could not go on at all.
+const PAGES_MIN: u64 = 512;
+/// No process of a job gets a smaller share than this.
+const SHARE_FLOOR: Bytes = Bytes::mib(4);
+/// Memory kept free for what grows between two looks: T_upper is this much below the limit.
+const HEADROOM: Bytes = Bytes::mib(8);
+/// The buffer that maps are read through.
+const MAPS_BUFFER: usize = 64 << 10;
+
+#[derive(Debug)]
+pub struct Steward {
+    job: Job,
+    place: Place,
+    statm: StatmReader,
+    maps: Vec<u8>,
+    program: Vec<u8>,
+    policy: ThresholdPolicy,
+    threshold: Option<(Bytes, Threshold)>,
+    found: Vec<PageRange>,
+    ticks: u32,
+    last_look: u32,
+    size_pages: u64,
+    unmanaged: u64,
+    resident: u64,
+    sampled_at: Nanos,
+    growth_rate: f64,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Memory is plentiful.
+    Fine,
+    /// The program nears its limit.
+    Near,
+}
+
+impl Steward {
+    pub fn new(
+        job: Job,
+        place: Place,
+        statm: StatmReader,
+        program: Vec<u8>,
+        policy: ThresholdPolicy,
+    ) -> Steward {
+        Steward {
+            job,
+            place,
+            statm,
+            maps: vec![0; MAPS_BUFFER],
+            program,
+            policy,
+            threshold: None,
+            found: Vec::with_capacity(OFFERS_MAX),
+            ticks: 0,
+            last_look: 0,
+            size_pages: 0,
+            unmanaged: 0,
+            resident: 0,
+            sampled_at: clock::now(),
+            growth_rate: 0.0,
+        }
+    }
+
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Waits for the next look.
+    pub fn sleep(&self, active: bool) {
+        let small = self.resident * PAGE_SIZE as u64 * 8 < self.job.limit().0;
+        std::thread::sleep(if !active && small { IDLE_TICK } else { TICK });
+    }
+
+    /// What this process may hold of the job's limit.
+    fn share(&mut self) -> Bytes {
+        let limit = self.job.limit();
+        let mut resident = [Bytes::ZERO; muninn_job::PLACES_MAX];
+        let (mut count, mut own) = (0, 0);
+        let check = self.ticks.is_multiple_of(ALIVE_TICKS);
+        for place in self.job.places() {
+            if place.index() == self.place.index() {
+                own = count;
+            } else if check && !place.is_alive() {
+                place.release();
+                continue;
+            }
+            resident[count] = Bytes(place.counters().resident_bytes.load(Relaxed));
+            count += 1;
+        }
+        match count {
+            0 | 1 => limit,
+            _ => share(limit, SHARE_FLOOR, &resident[..count], own),
+        }
+    }
+
+    /// Looks at memory before there is a pager.
+    pub fn look(&mut self, runtime_bytes: u64) -> Verdict {
+        self.ticks = self.ticks.wrapping_add(1);
+        self.sample(runtime_bytes);
+        let share = self.share();
+        // Half of the limit, or 64 MiB below it if that is less; some must be left to grow into.
+        let margin = (share.0 / 2).max(Bytes::mib(64).0).min(share.0 / 8 * 7);
+        self.place
+            .counters()
+            .limit_share_bytes
+            .store(share.0, Relaxed);
+        match self.resident * PAGE_SIZE as u64 > share.0 - margin {
+            true => Verdict::Near,
+            false => Verdict::Fine,
+        }
+    }
+
+    fn sample(&mut self, runtime_bytes: u64) {
+        let Ok(statm) = self.statm.read() else { return };
+        let now = clock::now();
+        let resident = statm.private_resident().0 / PAGE_SIZE as u64;
+        let elapsed = now.saturating_sub(self.sampled_at).as_secs_f64();
+        if elapsed > 0.0 {
+            let grown = resident.saturating_sub(self.resident) * PAGE_SIZE as u64;
+            self.growth_rate += (grown as f64 / elapsed - self.growth_rate) / 8.0;
+        }
+        self.sampled_at = now;
+        self.resident = resident;
+        let counters = self.place.counters();
+        let bytes = resident * PAGE_SIZE as u64;
+        counters.resident_bytes.store(bytes, Relaxed);
+        counters.resident_peak_bytes.fetch_max(bytes, Relaxed);
+        counters.runtime_bytes.store(runtime_bytes, Relaxed);
+        self.job.note_footprint();
+        if statm.size_pages != self.size_pages {
+            self.size_pages = statm.size_pages;
+            self.last_look = self.ticks.wrapping_sub(LOOK_TICKS);
+        }
+    }
+
+    /// Looks at memory and tells the pager what it may hold and what it could take over.
+    pub fn oversee(&mut self, shared: &Arc<Shared>, runtime_bytes: u64) {
+        self.ticks = self.ticks.wrapping_add(1);
+        let before = self.resident;
+        self.sample(runtime_bytes);
+        let held = shared.held.load(Relaxed);
+        let unmanaged = self.resident.saturating_sub(held);
+        let share = self.share();
+        let threshold = self.follow_threshold(share, before, shared);
+        let margin = (share.0 / 64).min(Bytes::mib(2).0);
+        let pages = |bytes: u64| (bytes / PAGE_SIZE as u64).saturating_sub(unmanaged);
+        let allowed = pages(share.0 - margin).max(PAGES_MIN);
+        let background = pages(threshold.0).clamp(PAGES_MIN, allowed);
+        shared.set_allowed(allowed, background);
+        shared.set_growth_rate(self.growth_rate);
+        let counters = self.place.counters();
+        counters.limit_share_bytes.store(share.0, Relaxed);
+        counters.threshold_bytes.store(threshold.0, Relaxed);
+        let grew = unmanaged > self.unmanaged + 128;
+        self.unmanaged = unmanaged;
+        let look = grew || self.ticks.wrapping_sub(self.last_look) >= LOOK_TICKS;
+        if look {
+            self.last_look = self.ticks;
+            self.find_memory();
+            shared.offer(&self.found);
+        }
+        if look || held > background {
+            shared.ring();
+        }
+    }
+
+    /// A-ETAM: the threshold follows growth and eviction.
+    fn follow_threshold(&mut self, share: Bytes, before: u64, shared: &Shared) -> Bytes {
+        let known = self.threshold.as_ref().map(|(known, _)| known.0);
+        if known.is_none_or(|known| known.abs_diff(share.0) > share.0 / 16) {
+            let headroom = HEADROOM.min(Bytes(share.0 / 8));
+            let params = self.policy.params(share, headroom);
+            self.threshold = Some((share, Threshold::new(params)));
+        }
+        let (_, threshold) = self.threshold.as_mut().expect("made above");
+        let (pages, took) = shared.take_evicted();
+        threshold.handle_evicted(Bytes::pages(pages), took);
+        let grown = self.resident.saturating_sub(before);
+        threshold.handle_charge(Bytes::pages(grown), self.sampled_at);
+        threshold.get()
+    }
+
+    fn find_memory(&mut self) {
+        let mut candidates = Candidates::default();
+        let (found, program) = (&mut self.found, &self.program);
+        found.clear();
+        let _ = for_each_map(0, &mut self.maps, |entry| {
+            if let Some(range) = candidates.pick(entry, program) {
+                found.push(range);
+            }
+            match found.len() < OFFERS_MAX {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+    }
+}

@@ -1,0 +1,180 @@
+//! Threads and memory of our own inside of somebody else's program.
+//!
+//! A pager in an unmodified program must not live in what it manages: a handler whose stack is far
+//! waits for itself. So its threads run on stacks that it brings, with all signals blocked, with a
+//! table of open files of their own (a program that closes all descriptors, or counts them, must not
+//! meet ours), and every range of memory it uses is *claimed* here, so that it is never taken over.
+//!
+//! Invariant: nothing in this module allocates from the program's heap after a thread was started.
+//! Known limit: the C library allocates a thread's table of thread-local storage in the program's
+//! heap, so threads started here must not use thread-local variables of shared libraries.
+
+use std::ffi::{CString, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+
+/// Ranges that can be claimed.
+const CLAIMS_MAX: usize = 64;
+
+struct Claim {
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+static CLAIMS: [Claim; CLAIMS_MAX] = [const {
+    Claim {
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+    }
+}; CLAIMS_MAX];
+static CLAIMED: AtomicUsize = AtomicUsize::new(0);
+
+/// Declares memory as ours for the life of the process. False when there is no place for it.
+pub fn claim(start: u64, len: u64) -> bool {
+    let at = CLAIMED.fetch_add(1, Ordering::AcqRel);
+    let Some(claim) = CLAIMS.get(at) else {
+        return false;
+    };
+    claim.start.store(start, Ordering::Relaxed);
+    claim.end.store(start + len, Ordering::Release);
+    true
+}
+
+/// Whether any of a range was claimed.
+pub fn is_claimed(start: u64, end: u64) -> bool {
+    CLAIMS.iter().any(|claim| {
+        let claim_end = claim.end.load(Ordering::Acquire);
+        start < claim_end && claim.start.load(Ordering::Relaxed) < end
+    })
+}
+
+/// Forgets all claims: a child of a fork begins anew.
+pub fn reset_claims() {
+    for claim in &CLAIMS {
+        claim.end.store(0, Ordering::Relaxed);
+        claim.start.store(0, Ordering::Relaxed);
+    }
+    CLAIMED.store(0, Ordering::Release);
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Starts a thread on a stack of ours, with all signals blocked.
+///
+/// # Safety
+///
+/// `stack` must be `len` bytes of claimed memory, aligned to pages, that nobody else ever uses.
+pub unsafe fn spawn(name: &str, stack: *mut u8, len: usize, work: Work) -> io::Result<()> {
+    // A thin pointer to the fat one, for the way through C.
+    let work = Box::into_raw(Box::new((CString::new(name).unwrap_or_default(), work)));
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: each call initialises what the next one uses; the stack is the caller's promise; the
+    // work is handed to exactly one thread, or taken back when there is none.
+    unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), len);
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let failed = libc::pthread_create(
+            thread.as_mut_ptr(),
+            attributes.as_ptr(),
+            run,
+            work.cast::<c_void>(),
+        );
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        if failed != 0 {
+            drop(Box::from_raw(work));
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+    }
+    Ok(())
+}
+
+extern "C" fn run(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: made in `spawn` for this thread alone.
+    let (name, work) = *unsafe { Box::from_raw(argument.cast::<(CString, Work)>()) };
+    let _ = rustix::thread::set_name(&name);
+    work();
+    std::ptr::null_mut()
+}
+
+/// Gives the calling thread a table of open files of its own, with nothing in it.
+pub fn separate_files() -> Result<(), Errno> {
+    // SAFETY: only the table of files is separated, and nothing of this thread is open yet.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }?;
+    // SAFETY: a plain system call; the descriptors are copies that only this thread sees.
+    let failed = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) };
+    if failed != 0 {
+        return Err(Errno::from_raw_os_error(
+            io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO),
+        ));
+    }
+    // A library that prints must not print into one of our sockets.
+    for _ in 0..3 {
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        std::mem::forget(null);
+    }
+    Ok(())
+}
+
+/// How much sooner than others a thread runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Before ordinary threads whenever it has something to do. Only for little work.
+    Immediate,
+    /// A larger share than ordinary threads.
+    Raised,
+}
+
+/// Raises the calling thread's priority as far as this user may.
+pub fn raise_priority(priority: Priority) -> bool {
+    if priority == Priority::Immediate {
+        let first = libc::sched_param { sched_priority: 1 };
+        // SAFETY: plain system call on the calling thread.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) } == 0 {
+            return true;
+        }
+    }
+    // SAFETY: plain system call on the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) == 0 }
+}
+
+/// Ends this process by a signal, whatever the program does with that signal.
+pub fn end_process(signal: i32) -> ! {
+    // SAFETY: the default action is set and the signal sent; neither touches memory of ours.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &action, std::ptr::null_mut());
+        libc::kill(libc::getpid(), signal);
+    }
+    // Threads that have the signal blocked (all of ours) leave it to others; if all do, by force.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    // SAFETY: as above.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+    }
+    loop {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
+/// What a fork calls in the thread that forks: before, and after in parent and child.
+pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
+    // SAFETY: the functions live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
+}
