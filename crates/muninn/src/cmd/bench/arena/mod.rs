@@ -247,6 +247,8 @@ impl Arena {
             &limit.to_string(),
         ]);
         command.arg("--json").arg(stats);
+        // What a bench measures is not to be remembered as what its user runs.
+        command.env("XDG_STATE_HOME", self.dir());
         if backend == Backend::Tcp {
             let server = self.server.as_ref().ok_or_else(|| missing(backend))?;
             command.arg("--pool").arg(&server.addresses()[0]);

@@ -54,6 +54,8 @@ pub struct Ran {
     pub most: Bytes,
     /// How far that was above the limit.
     pub over_limit: Bytes,
+    /// What of it was the runtime's own, by its own account.
+    pub runtime: Bytes,
     /// What `muninn run --json` wrote.
     pub stats: Option<serde_json::Value>,
 }
@@ -184,7 +186,13 @@ impl<'a> Running<'a> {
 
     fn finish(mut self, too_long: bool) -> Result<Ran, Failure> {
         let seconds = self.started.elapsed().as_secs_f64();
-        let most = self.sampler.take().map_or(Bytes::ZERO, Sampler::stop);
+        let (most, runtime) = match self.sampler.take() {
+            Some(mut sampler) => {
+                sampler.end();
+                (sampler.most(), sampler.runtime())
+            }
+            None => (Bytes::ZERO, Bytes::ZERO),
+        };
         let status = self.end_all()?;
         let end = match status.code() {
             _ if too_long => End::TooLong,
@@ -199,6 +207,7 @@ impl<'a> Running<'a> {
             err: text(&self.err),
             most,
             over_limit: most.saturating_sub(self.limit),
+            runtime,
             stats: stats.and_then(|text| serde_json::from_str(&text).ok()),
         })
     }

@@ -6,6 +6,7 @@
 //! a page that a child shares with its parent counts twice; a process that lives for less than
 //! [`FAMILY`] may be missed.
 
+use muninn_job::Job;
 use muninn_sys::proc::StatmReader;
 use muninn_types::Bytes;
 use std::collections::BTreeMap;
@@ -19,9 +20,16 @@ const LOOK: Duration = Duration::from_millis(1);
 /// How often new processes are looked for.
 const FAMILY: Duration = Duration::from_millis(10);
 
+/// The most of each at one look.
+#[derive(Debug, Default)]
+struct Seen {
+    resident: AtomicU64,
+    runtime: AtomicU64,
+}
+
 #[derive(Debug)]
 pub struct Sampler {
-    most: Arc<AtomicU64>,
+    seen: Arc<Seen>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -29,29 +37,28 @@ pub struct Sampler {
 impl Sampler {
     /// Watches a process and its descendants; only the descendants of a `launcher`.
     pub fn start(root: i32, launcher: bool) -> Sampler {
-        let (most, stop) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (shared, ended) = (most.clone(), stop.clone());
+        let (seen, stop) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
+        let (shared, ended) = (seen.clone(), stop.clone());
         let thread = std::thread::spawn(move || watch(root, launcher, &shared, &ended));
         Sampler {
-            most,
+            seen,
             stop,
             thread: Some(thread),
         }
     }
 
+    /// The most private memory that was resident at one time.
     pub fn most(&self) -> Bytes {
-        Bytes(self.most.load(Ordering::Relaxed))
+        Bytes(self.seen.resident.load(Ordering::Relaxed))
     }
 
-    pub fn stop(mut self) -> Bytes {
-        self.end();
-        self.most()
+    /// The most of it that was the runtime's own, by its own account.
+    pub fn runtime(&self) -> Bytes {
+        Bytes(self.seen.runtime.load(Ordering::Relaxed))
     }
 
-    fn end(&mut self) {
+    /// Looks no more; what was seen stays.
+    pub fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -65,13 +72,23 @@ impl Drop for Sampler {
     }
 }
 
-fn watch(root: i32, launcher: bool, most: &AtomicU64, stop: &AtomicBool) {
+fn watch(root: i32, launcher: bool, seen: &Seen, stop: &AtomicBool) {
     // None: one that does not count.
     let mut family: BTreeMap<i32, Option<StatmReader>> = BTreeMap::new();
+    let mut job: Option<Job> = None;
     let mut looked: Option<Instant> = None;
     while !stop.load(Ordering::Relaxed) {
         if looked.is_none_or(|at| at.elapsed() >= FAMILY) {
             looked = Some(Instant::now());
+            if launcher && job.is_none() {
+                job = muninn_job::find_by_pid(root as u32);
+            }
+            if let Some(job) = &job {
+                let own = job
+                    .places()
+                    .map(|place| place.counters().snapshot().runtime_bytes);
+                seen.runtime.fetch_max(own.sum(), Ordering::Relaxed);
+            }
             let mut found = vec![root];
             descendants(root, &mut found);
             family.retain(|pid, _| found.contains(pid));
@@ -88,7 +105,7 @@ fn watch(root: i32, launcher: bool, most: &AtomicU64, stop: &AtomicBool) {
             .filter_map(|reader| reader.read().ok())
             .map(|memory| memory.private_resident().0)
             .sum();
-        most.fetch_max(now, Ordering::Relaxed);
+        seen.resident.fetch_max(now, Ordering::Relaxed);
         std::thread::sleep(LOOK);
     }
 }
@@ -140,14 +157,15 @@ mod tests {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let sampler = Sampler::start(child.id() as i32, launcher);
+            let mut sampler = Sampler::start(child.id() as i32, launcher);
             let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
             std::io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
             let enough = Instant::now();
             while sampler.most() < Bytes::mib(48) && enough.elapsed() < Duration::from_secs(30) {
                 std::thread::sleep(LOOK);
             }
-            let most = sampler.stop();
+            sampler.end();
+            let most = sampler.most();
             let _ = child.stdin.take().unwrap().write_all(b"\n");
             child.wait().unwrap();
             most

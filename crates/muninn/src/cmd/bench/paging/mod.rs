@@ -257,8 +257,8 @@ fn measure(
             bar.inc(1);
             let row = &mut rows[n];
             row.over_limit_mib = row.over_limit_mib.max(mib(ran.over_limit));
-            if let Some(bytes) = ran.counter("runtime_bytes") {
-                let own = mib(Bytes(bytes as u64));
+            if backend.is_muninn() {
+                let own = mib(ran.runtime);
                 row.runtime_mib = Some(row.runtime_mib.unwrap_or(0.0).max(own));
             }
             match serde_json::from_str::<Report>(&ran.out) {
