@@ -13,11 +13,13 @@ use crate::birth::Births;
 use crate::engine::{Engine, Fatal};
 use crate::evict::Evicted;
 use crate::fault::Served;
-use crate::follow::Follow;
+use crate::fork;
 use crate::process::Process;
-use crate::ranges::Ranges;
+use crate::ranges::{Ranges, Recently};
 use crate::servers::Servers;
 use crate::shared::Shared;
+use crate::snapshot::Snapshot;
+use crate::vigil::Vigil;
 use muninn_sys::clock;
 use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
 use muninn_sys::uffd::{
@@ -50,7 +52,13 @@ pub struct Actor {
     events: EventBuffer<Userfaultfd>,
     pending: Vec<Fault>,
     pub(crate) births: Births,
-    follow: Follow,
+    /// Memory that was given back a moment ago: the kernel may not have dropped its pages yet.
+    removed: Recently,
+    vigil: Vigil,
+    /// Whether reading the device sleeps.
+    sleeps: bool,
+    /// A fault was just served.
+    served: bool,
 }
 
 impl std::fmt::Debug for Actor {
@@ -62,15 +70,32 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    pub fn new(engine: Engine<Process, Servers>, shared: Arc<Shared>) -> Actor {
+    pub fn new(
+        engine: Engine<Process, Servers>,
+        shared: Arc<Shared>,
+        births: Births,
+    ) -> Actor {
         Actor {
             engine,
-            births: Births::default(),
+            births,
+            removed: Recently::default(),
             shared,
             areas: Ranges::default(),
             events: EventBuffer::new(),
             pending: Vec::with_capacity(PENDING_MAX),
-            follow: Follow::default(),
+            vigil: Vigil::default(),
+            sleeps: true,
+            served: false,
+        }
+    }
+
+    /// Takes over what a parent had far, in its child. Nobody else answers for it any more, so what
+    /// is here now is all that is here.
+    pub fn inherit(&mut self, snapshot: &Snapshot) {
+        self.engine.inherit(snapshot);
+        self.areas = snapshot.areas.clone();
+        for area in snapshot.areas.iter() {
+            self.note_present(area);
         }
     }
 
@@ -85,12 +110,16 @@ impl Actor {
 
     fn turn(&mut self) -> Result<(), Fatal> {
         self.read_events()?;
-        self.engine.set_allowed(self.shared.allowed_pages());
+        if self.shared.may_evict() {
+            self.engine.set_allowed(self.shared.allowed_pages());
+        }
         self.engine.set_background(self.shared.background_pages());
         self.engine.set_growth_rate(self.shared.growth_rate());
+        self.prepare()?;
         self.serve_pending()?;
         self.adopt_offered()?;
         self.attend_births()?;
+        self.fetch_for_fork()?;
         self.reclaim()?;
         self.shared.held.store(self.engine.held(), Relaxed);
         self.engine.publish();
@@ -110,7 +139,8 @@ impl Actor {
             self.births.wait(self.engine.kernel.program());
             return Some(Duration::ZERO);
         }
-        self.wants_work().then_some(Duration::ZERO)
+        // Right after a fault the next one is waited for first.
+        (self.wants_work() && !self.vigil.is_kept()).then_some(Duration::ZERO)
     }
 
     fn wants_work(&self) -> bool {
@@ -136,26 +166,43 @@ impl Actor {
     }
 
     /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves
-    /// asking first; only where a read must not sleep is it told so for a moment.
+    /// asking first; only where a read must not sleep is it told so.
     fn read_some(&mut self, patience: Option<Duration>) {
         let device = self.engine.kernel.program();
         let Some(patience) = patience else {
-            let _ = device.read_events(&mut self.events);
+            let events = &mut self.events;
+            if !self.sleeps && self.vigil.keep(|| device.read_events(events).unwrap_or(0) > 0) {
+                return;
+            }
+            self.set_sleeps(!self.vigil.is_kept());
+            if self.sleeps {
+                let _ = self.engine.kernel.program().read_events(&mut self.events);
+            }
             return;
         };
-        let _ = device.set_blocking(false);
+        self.set_sleeps(false);
+        let device = self.engine.kernel.program();
         if !patience.is_zero() {
             let _ = device.wait(Some(patience));
         }
         let _ = device.read_events(&mut self.events);
-        let _ = device.set_blocking(true);
+    }
+
+    fn set_sleeps(&mut self, sleeps: bool) {
+        if self.sleeps != sleeps {
+            self.sleeps = sleeps;
+            let _ = self.device().set_blocking(sleeps);
+        }
     }
 
     fn follow_event(&mut self, event: Event<Userfaultfd>) -> Result<(), Fatal> {
         match event {
             Event::Fault(fault) => self.pending.push(fault),
             Event::Remove(range) if self.shared.is_bell(range) => {}
-            Event::Remove(range) => self.engine.handle_remove(range),
+            Event::Remove(range) => {
+                self.removed.insert(range, clock::now());
+                self.engine.handle_remove(range);
+            }
             Event::Unmap(range) => {
                 self.areas.remove(range);
                 self.engine.handle_unmap(range)?;
@@ -166,6 +213,15 @@ impl Actor {
                 self.engine.handle_remap(from, to)?;
             }
             Event::Fork(device) => self.handle_fork(device)?,
+        }
+        Ok(())
+    }
+
+    /// Somebody waits, and memory is short: a chunk leaves first, while the thread that waits cannot
+    /// run. Moving pages of a running thread costs an interrupt of its processor for each of them.
+    fn prepare(&mut self) -> Result<(), Fatal> {
+        if !self.pending.is_empty() && self.wants_work() {
+            self.reclaim_step()?;
         }
         Ok(())
     }
@@ -198,8 +254,9 @@ impl Actor {
             };
             match served {
                 Served::Done => {
+                    self.served = true;
                     self.engine.kernel.counters().faults.fetch_add(1, Relaxed);
-                    self.follow.handle_fault(fault.thread);
+                    self.vigil.handle_fault(fault.thread);
                 }
                 Served::Later => {
                     faults[later] = fault;
@@ -211,11 +268,29 @@ impl Actor {
         Ok(())
     }
 
+    /// A fork that we will not hear of: everything comes near first, and stays until it is over.
+    fn fetch_for_fork(&mut self) -> Result<(), Fatal> {
+        let wanted = fork::wants_near();
+        if wanted && self.shared.may_evict() {
+            self.shared.hold_still(true);
+            self.engine.set_allowed(u64::MAX);
+            if self.engine.fetch_all()? {
+                fork::is_near();
+            } else {
+                self.shared.hold_still(false);
+            }
+        } else if !wanted && !self.shared.may_evict() {
+            self.shared.hold_still(false);
+        }
+        Ok(())
+    }
+
     /// Takes over memory that the steward found.
     fn adopt_offered(&mut self) -> Result<(), Fatal> {
         if !self.shared.has_offers() || self.device().is_changing() {
             return Ok(());
         }
+        self.removed.forget_old(clock::now());
         let mut offers = self.shared.take_offers();
         for offer in offers.drain(..) {
             let mut rest = offer;
@@ -245,9 +320,9 @@ impl Actor {
         if registered.is_err() {
             return;
         }
-        if self.device().is_changing() {
-            // Was it still the memory that was looked at? The events will tell; then again.
-            let _ = self.device().unregister(range);
+        if self.device().is_changing() || self.removed.meets(range) {
+            // Is it still the memory that was looked at, and are its pages to stay? The next look
+            // will tell. It stays registered: what is asked of us about it we can answer.
             return;
         }
         self.areas.insert(range);
@@ -280,29 +355,35 @@ impl Actor {
 
     /// Evicts a little when memory is short and nobody waits.
     fn reclaim(&mut self) -> Result<(), Fatal> {
-        if !self.shared.may_evict() {
-            return Ok(());
-        }
-        for _ in 0..STEPS_MAX {
-            if !self.engine.wants_background() {
-                break;
-            }
-            let began = clock::now();
-            let evicted = self.engine.evict_some(false)?;
-            let took = clock::now().saturating_sub(began);
-            match evicted {
-                Evicted::Pages(pages) => self.shared.note_evicted(pages, took),
-                Evicted::Nothing => {
-                    self.engine.rest_eviction();
+        if self.served {
+            // The next fault is on its way.
+            self.served = false;
+        } else {
+            for _ in 0..STEPS_MAX {
+                if !self.wants_work() || !self.reclaim_step()? {
                     break;
                 }
-                Evicted::Changing => break,
             }
         }
-        self.engine.shrink();
-        if !self.device().is_changing() {
+        if self.shared.may_evict() {
+            self.engine.shrink();
+        }
+        if self.engine.is_in_doubt() && !self.device().is_changing() {
             self.engine.clear_doubt();
         }
         Ok(())
+    }
+
+    /// Evicts a chunk; whether it is worth going on.
+    fn reclaim_step(&mut self) -> Result<bool, Fatal> {
+        let began = clock::now();
+        let evicted = self.engine.evict_some(false)?;
+        let took = clock::now().saturating_sub(began);
+        match evicted {
+            Evicted::Pages(pages) => self.shared.note_evicted(pages, took),
+            Evicted::Nothing => self.engine.rest_eviction(),
+            Evicted::Changing => {}
+        }
+        Ok(matches!(evicted, Evicted::Pages(_)))
     }
 }

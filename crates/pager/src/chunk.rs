@@ -38,6 +38,12 @@ impl Hash {
     pub fn of(page: &Page) -> Hash {
         Hash(xxh3_128(page))
     }
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+    pub fn from_bytes(bytes: [u8; 16]) -> Hash {
+        Hash(u128::from_le_bytes(bytes))
+    }
 }
 
 /// The number of a chunk's address range: its first page ÷ 16.
@@ -66,20 +72,6 @@ pub const fn bit(place: usize) -> Mask {
 /// The places of a set.
 pub fn places(mask: Mask) -> impl Iterator<Item = usize> {
     (0..CHUNK_PAGES).filter(move |&place| mask & bit(place) != 0)
-}
-
-/// Runs of neighbouring places of a set, as (first, length).
-pub fn runs(mask: Mask) -> impl Iterator<Item = (usize, usize)> {
-    let mut rest = u32::from(mask);
-    std::iter::from_fn(move || {
-        let first = rest.trailing_zeros() as usize;
-        if first >= CHUNK_PAGES {
-            return None;
-        }
-        let len = (rest >> first).trailing_ones() as usize;
-        rest &= !(((1u32 << len) - 1) << first);
-        Some((first, len))
-    })
 }
 
 /// Which frames of the staging area hold a chunk's staged pages.
@@ -139,20 +131,6 @@ impl Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_are_the_set() {
-        for mask in [0, 1, 0x8000, 0xffff, 0b1011_0111_0000_1101, 0x7ffe] {
-            let mut joined: Mask = 0;
-            for (first, len) in runs(mask) {
-                let next = first + len;
-                assert!(next == CHUNK_PAGES || mask & bit(next) == 0);
-                joined |= (first..next).fold(0, |set, place| set | bit(place));
-            }
-            assert_eq!(joined, mask);
-            assert_eq!(places(mask).count(), mask.count_ones() as usize);
-        }
-    }
 
     #[test]
     fn pages_have_one_place() {

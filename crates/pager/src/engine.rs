@@ -187,7 +187,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Gives memory back that is above what may be held.
     pub fn shrink(&mut self) {
-        self.drop_staged(self.allowed.min(self.background.max(self.resident)));
+        self.drop_staged(self.allowed);
     }
 
     /// What the program does with the next page of memory when there is none: end, or go on a

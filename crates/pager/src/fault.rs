@@ -10,7 +10,7 @@
 //! space were read; it is never forgotten.
 
 use crate::below::{EMPTY_TRANSFER, Far, FarError, Kernel, Transfer};
-use crate::chunk::{ChunkNo, Hash, Page, bit, place_of};
+use crate::chunk::{ChunkNo, Hash, Page, bit, place_of, places};
 use crate::engine::{Engine, Fatal, add};
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
@@ -157,6 +157,28 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         add(&self.counters().faults_remote, 1);
         self.prefetch_after(page, thread)?;
         Ok(Served::Done)
+    }
+
+    /// Brings every far page in; false if the address space changed meanwhile.
+    pub fn fetch_all(&mut self) -> Result<bool, Fatal> {
+        let mut from = ChunkNo(0);
+        while let Some((index, next)) = self.table.next_in(from..ChunkNo(u64::MAX)) {
+            from = next;
+            let chunk = self.table.get(index);
+            let (number, staged) = (chunk.number, chunk.staged);
+            for place in places(staged) {
+                if self.unstage(index, place)? == Served::Later {
+                    return Ok(false);
+                }
+            }
+            for place in places(self.table.get(index).remote()) {
+                let mut one = [self.arriving(number.page(place))];
+                if self.bring_in(&mut one, Class::Demand)? == Served::Later {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn arriving(&self, page: PageNo) -> Arriving {
@@ -351,39 +373,34 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// is read-only or executable, or the frame is shared after a fork) by a copy.
     pub(crate) fn land(&mut self, page: PageNo, frame: PageNo, pages: usize) -> Landed {
         let mut done = 0;
+        let mut at_once = pages;
         while done < pages {
+            let len = at_once.min(pages - done) as u64;
             let to = PageNo(page.0 + done as u64);
-            let from = PageRange::new(PageNo(frame.0 + done as u64), (pages - done) as u64);
+            let from = PageRange::new(PageNo(frame.0 + done as u64), len);
             // SAFETY: the frames hold what belongs there and are not looked at afterwards.
-            let moved = unsafe {
-                self.kernel
-                    .program()
-                    .move_pages(to, from, MoveMode::default())
-            };
-            let Partial { done_pages, cause } = match moved {
-                Ok(()) => return Landed::all(pages),
-                Err(partial) => partial,
-            };
-            done += done_pages as usize;
-            if done_pages > 0 {
-                continue;
-            }
-            match cause {
-                Cause::Invalid | Cause::Busy => {
-                    let frame = PageNo(frame.0 + done as u64);
-                    // SAFETY: the frame is present, since it could not be moved for another reason.
-                    let from: *const Page = unsafe { self.kernel.frame(frame) };
-                    let copied = self.copy_in(to, from, 1);
+            let moved = unsafe { self.kernel.program().move_pages(to, from, MoveMode::default()) };
+            match moved {
+                Ok(()) => done += len as usize,
+                Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
+                Err(Partial { cause, .. }) if len > 1 && refuses_all(cause) => at_once = 1,
+                Err(Partial {
+                    cause: Cause::Invalid | Cause::Busy,
+                    ..
+                }) => {
+                    // SAFETY: the frame is present, since it was refused for another reason.
+                    let copied = unsafe { self.kernel.frame(from.first()) };
+                    let copied = self.copy_in(to, copied, 1);
                     if copied.pages == 0 {
                         return Landed {
                             pages: done,
                             ..copied
                         };
                     }
-                    self.kernel.discard(PageRange::one(frame));
+                    self.kernel.discard(PageRange::one(from.first()));
                     done += 1;
                 }
-                cause => return self.not_landed(to, done, cause),
+                Err(Partial { cause, .. }) => return self.not_landed(to, done, cause),
             }
         }
         Landed::all(pages)
@@ -391,15 +408,30 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Fills absent pages of the program from memory of ours.
     pub(crate) fn copy_in(&mut self, page: PageNo, from: *const Page, pages: usize) -> Landed {
-        let mut done = 0;
-        while done < pages {
-            let to = PageRange::new(PageNo(page.0 + done as u64), (pages - done) as u64);
+        self.fill(page, pages, |device, to, done| {
             let from = from.wrapping_add(done).cast();
             // SAFETY: `from` is scratch, a frame, or zeros, of at least this many pages.
-            let copied = unsafe { self.kernel.program().copy(to, from, CopyMode::default()) };
-            match copied {
-                Ok(()) => return Landed::all(pages),
+            unsafe { device.copy(to, from, CopyMode::default()) }
+        })
+    }
+
+    /// Fills absent pages by as many requests as it takes. A request that reaches beyond the end of
+    /// a mapping is refused as a whole, so after a refusal they come one by one.
+    fn fill(
+        &mut self,
+        page: PageNo,
+        pages: usize,
+        request: impl Fn(&K::Device, PageRange, usize) -> Result<(), Partial>,
+    ) -> Landed {
+        let mut done = 0;
+        let mut at_once = pages;
+        while done < pages {
+            let len = at_once.min(pages - done) as u64;
+            let to = PageRange::new(PageNo(page.0 + done as u64), len);
+            match request(self.kernel.program(), to, done) {
+                Ok(()) => done += len as usize,
                 Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
+                Err(Partial { cause, .. }) if len > 1 && refuses_all(cause) => at_once = 1,
                 Err(Partial { cause, .. }) => return self.not_landed(to.first(), done, cause),
             }
         }
@@ -472,16 +504,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let zeros: *const Page = self.zeros.as_ptr();
             return self.copy_in(page, zeros, pages);
         }
-        let mut done = 0;
-        while done < pages {
-            let range = PageRange::new(PageNo(page.0 + done as u64), (pages - done) as u64);
-            match self.kernel.program().zero(range, Wake::Now) {
-                Ok(()) => return Landed::all(pages),
-                Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
-                Err(Partial { cause, .. }) => return self.not_landed(range.first(), done, cause),
-            }
-        }
-        Landed::all(pages)
+        self.fill(page, pages, |device, range, _| device.zero(range, Wake::Now))
     }
 
     /// Zeros in memory that other pages have left.
@@ -526,6 +549,11 @@ fn run_length(arriving: &[Arriving]) -> usize {
                 || arriving[at].frame != Some(PageNo(first.0 + offset))
         })
         .unwrap_or(arriving.len())
+}
+
+/// The kernel refuses a request as a whole when not all of it is in one mapping.
+fn refuses_all(cause: Cause) -> bool {
+    matches!(cause, Cause::Absent | Cause::Invalid)
 }
 
 fn lost(error: FarError) -> Fatal {

@@ -61,6 +61,8 @@ impl Process {
             .huge(muninn_sys::memory::HugeAdvice::Never)
             .anonymous(Bytes::pages(FRAMES))?;
         own::claim(frames.addr(), frames.len() as u64);
+        let range = PageRange::new(PageNo::of_addr(frames.addr()), FRAMES);
+        let _ = program::keep_from_children(range);
         // Nobody answers for absent frames, so nobody may wait for them (mlockall would).
         let staging = Userfaultfd::open(Features::SIGBUS, Features::MOVE)?;
         let process = Process {

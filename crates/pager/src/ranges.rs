@@ -1,7 +1,7 @@
 //! A set of pages as sorted ranges that do not touch.
 
 use muninn_sys::uffd::PageRange;
-use muninn_types::PageNo;
+use muninn_types::{Nanos, PageNo};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
@@ -60,6 +60,36 @@ impl Ranges {
         let next = self.spans[from..].iter().find(|span| span.0 > first);
         let until = next.map_or(end, |span| span.0.min(end));
         (first < until).then(|| PageRange::new(PageNo(first), until - first))
+    }
+}
+
+/// Ranges of the last moments.
+#[derive(Debug, Default)]
+pub struct Recently {
+    now: Ranges,
+    before: Ranges,
+    since: Nanos,
+}
+
+impl Recently {
+    /// How long a range is remembered, at least.
+    const MEMORY: Nanos = Nanos::millis(50);
+
+    pub fn insert(&mut self, range: PageRange, now: Nanos) {
+        self.forget_old(now);
+        self.now.insert(range);
+    }
+
+    pub fn forget_old(&mut self, now: Nanos) {
+        if now.saturating_sub(self.since) > Recently::MEMORY {
+            self.before = std::mem::take(&mut self.now);
+            self.since = now;
+        }
+    }
+
+    pub fn meets(&self, range: PageRange) -> bool {
+        let outside = |ranges: &Ranges| ranges.first_gap(range) == Some(range);
+        !outside(&self.now) || !outside(&self.before)
     }
 }
 

@@ -2,22 +2,31 @@
 //!
 //! Three threads of our own: the *steward* watches resident memory from the start; when memory runs
 //! short it starts the *pager* ([`Actor`]) and the [*clerk*](Clerk). Nothing of the program is
-//! touched before that.
+//! touched before that. A child of a process with a pager starts its own at once, with what it
+//! inherits.
 
 use crate::actor::Actor;
+use crate::birth::{Births, DONE, READY};
 use crate::clerk::Clerk;
 use crate::engine::{Engine, Settings};
-use crate::process::{Process, open_program_device};
+use crate::fork::{self, State};
+use crate::process::{self, Process};
 use crate::servers::Servers;
 use crate::shared::Shared;
+use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use muninn_job::{Config, Job, Place};
-use muninn_net::{Keeping, Key, SessionOptions};
+use muninn_net::{Control, Keeping, Key, SessionOptions, Transport};
+use muninn_sys::memory::Memfd;
 use muninn_sys::own::{self, Priority};
+use muninn_sys::pm_qos;
 use muninn_sys::proc::{self, StatmReader};
-use muninn_sys::uffd::{FaultDevice, RegisterMode};
+use muninn_sys::socket::Link;
+use muninn_sys::uffd::{FaultDevice, Features, RegisterMode, Userfaultfd};
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Starts threads on stacks of ours; see [`own::spawn`].
@@ -29,6 +38,8 @@ pub trait Threads: Sync {
 
 /// The signal that ends a process whose memory is out of reach.
 const SIGBUS: i32 = 7;
+/// How long a parent may take to hand memory over, and a server to let a child read.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Runtime {
     threads: &'static dyn Threads,
@@ -45,23 +56,41 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
+/// What a child has from its parent.
+struct Inheritance {
+    device: Userfaultfd,
+    snapshot: Snapshot,
+    link: Link,
+}
+
 impl Runtime {
     /// Runs the runtime of this process on the calling thread, which must be one of our own.
-    /// Returns only when the program is to be left alone.
-    pub fn run(threads: &'static dyn Threads, job_path: &str) {
-        if own::separate_files().is_err() {
+    /// Returns only when the program is to be left alone. `link` leads to the parent of a child
+    /// that has memory to take over; `separated` is set when this thread has a copy of it.
+    pub fn run(
+        threads: &'static dyn Threads,
+        job_path: &str,
+        link: Option<RawFd>,
+        separated: &AtomicBool,
+    ) {
+        let separate = own::separate_files(link);
+        separated.store(true, Ordering::Release);
+        if separate.is_err() {
             return;
         }
         own::raise_priority(Priority::Immediate);
-        let Ok(job) = Job::open(job_path) else { return };
+        // SAFETY: this thread's own copy, kept open for it just now.
+        let link = link.map(|fd| Link::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let opened = Job::open(job_path).and_then(|job| Ok((job.config()?, job)));
+        let Ok((config, job)) = opened else {
+            if link.is_some() {
+                own::end_process(SIGBUS);
+            }
+            return;
+        };
         let pid = proc::own_pid();
-        let Ok(config) = job.config() else { return };
         let Some(place) = job.take_place(pid) else {
-            job.leave_message(
-                pid,
-                "there are more processes in this job than can be managed",
-            );
-            own::end_process(SIGBUS);
+            fail(&job, "this job has more processes than can be managed (256)");
         };
         let runtime = Runtime {
             threads,
@@ -69,59 +98,69 @@ impl Runtime {
             place,
             config,
         };
-        if let Err(why) = runtime.watch(job_path) {
-            runtime.fail(&why);
+        if let Err(why) = runtime.watch(job_path, link) {
+            fail(&runtime.job, &why);
         }
-    }
-
-    fn fail(&self, why: &str) -> ! {
-        fail(&self.job, why)
     }
 
     /// The steward's work.
-    fn watch(&self, job_path: &str) -> Result<(), String> {
-        let job = Job::open(job_path).map_err(|e| e.to_string())?;
-        let statm = StatmReader::open().map_err(|e| e.to_string())?;
-        let program = std::fs::read_link("/proc/self/exe").map_err(|e| e.to_string())?;
+    fn watch(&self, job_path: &str, link: Option<Link>) -> Result<(), String> {
+        let job = Job::open(job_path).map_err(text)?;
+        let statm = StatmReader::open().map_err(text)?;
+        let program = std::fs::read_link("/proc/self/exe").map_err(text)?;
         let program = program.into_os_string().into_encoded_bytes();
         let place = self.place.clone();
         let mut steward = Steward::new(job, place, statm, program, self.config.threshold);
-        while steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
-            steward.sleep(false);
+        if link.is_none() {
+            while steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
+                steward.sleep(false);
+            }
         }
-        let shared = self.start()?;
+        let shared = self.start(link)?;
         loop {
             steward.oversee(&shared, self.threads.runtime_bytes());
             steward.sleep(true);
         }
     }
 
-    /// Connects to the pool and starts the pager.
-    fn start(&self) -> Result<Arc<Shared>, String> {
+    fn connect(&self) -> Result<Vec<Arc<dyn Transport>>, String> {
         let options = SessionOptions {
             name: self.config.name.clone(),
             key: match &self.config.key {
-                Some(bytes) => Key::from_file_contents(bytes).map_err(|e| e.to_string())?,
+                Some(bytes) => Key::from_file_contents(bytes).map_err(text)?,
                 None => Key::none(),
             },
             keeper: Keeping::Caller,
             ..SessionOptions::default()
         };
-        let mut transports = Vec::new();
-        for address in &self.config.pool {
-            let transport = muninn_net::connect(address, &options).map_err(|e| e.to_string())?;
-            transports.push(transport);
-        }
+        let pool = self.config.pool.iter();
+        pool.map(|address| muninn_net::connect(address, &options).map_err(text))
+            .collect()
+    }
+
+    /// Connects to the pool and starts the pager.
+    fn start(&self, link: Option<Link>) -> Result<Arc<Shared>, String> {
+        let transports = self.connect()?;
+        let inheritance = link.map(|link| take_over(link, &transports)).transpose()?;
         let pid = u64::from(proc::own_pid());
         let clerk = Arc::new(Clerk::new(transports, 0, pid));
-        let servers = Servers::new(Arc::clone(&clerk)).map_err(|e| e.to_string())?;
-        let (device, _forks) = open_program_device().map_err(|e| e.to_string())?;
-        device.set_blocking(true).map_err(|e| e.to_string())?;
-        let shared = Arc::new(Shared::new().map_err(|e| e.to_string())?);
+        let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
+        let (device, hears_forks, inherited) = match inheritance {
+            Some(from_parent) => {
+                let rest = (from_parent.snapshot, from_parent.link);
+                (from_parent.device, true, Some(rest))
+            }
+            None => {
+                let (device, hears_forks) = process::open_program_device().map_err(text)?;
+                (device, hears_forks, None)
+            }
+        };
+        device.set_blocking(true).map_err(text)?;
+        let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
+        let shared = Arc::new(shared);
         // SAFETY: nothing is kept in the bell.
-        unsafe { device.register(shared.bell(), RegisterMode::MISSING) }
-            .map_err(|e| e.to_string())?;
-        let process = Process::new(device, self.place.clone()).map_err(|e| e.to_string())?;
+        unsafe { device.register(shared.bell(), RegisterMode::MISSING) }.map_err(text)?;
+        let process = Process::new(device, self.place.clone()).map_err(text)?;
         let settings = Settings {
             evict: self.config.evict,
             prefetch: self.config.prefetch,
@@ -129,23 +168,63 @@ impl Runtime {
         };
         let frames = process.frames();
         let engine = Engine::new(process, servers, frames, &settings);
-        let mut actor = Actor::new(engine, Arc::clone(&shared));
+        let births = Births::new(fork::open_door());
+        let mut actor = Actor::new(engine, Arc::clone(&shared), births);
+        if let Some((snapshot, link)) = inherited {
+            actor.inherit(&snapshot);
+            link.send(DONE, &[]).map_err(text)?;
+        }
         let job = Arc::clone(&self.job);
         let pager = move || {
             own::raise_priority(Priority::Raised);
+            // A processor that sleeps deeply takes longer to wake than a page takes to come.
+            let _awake = pm_qos::keep_awake();
             let fatal = actor.run();
             fail(&job, &fatal.to_string());
         };
-        let spawn = |name, work| self.threads.spawn(name, work).map_err(|e| e.to_string());
+        let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
         spawn("muninn-pager", Box::new(pager))?;
         let job = Arc::clone(&self.job);
-        let clerk = move || {
+        let keeping = move || {
             let why = clerk.run();
             fail(&job, &why);
         };
-        spawn("muninn-clerk", Box::new(clerk))?;
+        spawn("muninn-clerk", Box::new(keeping))?;
+        fork::set_state(if hears_forks { State::Active } else { State::Deaf });
         Ok(shared)
     }
+}
+
+/// Asks the parent's pager for this process's memory, and the servers for the right to read it.
+fn take_over(link: Link, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, String> {
+    let gone = "the parent process ended before this child had its memory";
+    link.send(READY, &[]).map_err(|_| gone)?;
+    let mut message = [0; 512];
+    let answer = link.receive(&mut message, PATIENCE).map_err(|_| gone)?;
+    let (len, fds) = answer.ok_or("the parent process did not hand its memory over in time")?;
+    let mut fds = fds.into_iter();
+    let (Some(device), Some(file)) = (fds.next(), fds.next()) else {
+        let why = String::from_utf8_lossy(&message[..len]);
+        return Err(format!("the parent process could not share its memory: {why}{gone}"));
+    };
+    let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0);
+    let device = Userfaultfd::from_fd(device, features);
+    let bytes = Memfd::from_fd(file).and_then(|file| file.read_all()).map_err(text)?;
+    let snapshot = Snapshot::from_bytes(&bytes).ok_or("what the parent handed over is cut short")?;
+    for (server, ticket) in &snapshot.tickets {
+        let transport = transports.get(server.0 as usize).ok_or("a server too many")?;
+        let ask = Control::Adopt { ticket: *ticket };
+        transport.call(ask, PATIENCE).map_err(text)?;
+    }
+    Ok(Inheritance {
+        device,
+        snapshot,
+        link,
+    })
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 /// Leaves a message for the launcher and ends this process.
@@ -153,6 +232,3 @@ fn fail(job: &Job, why: &str) -> ! {
     job.leave_message(proc::own_pid(), why);
     own::end_process(SIGBUS)
 }
-
-/// How long to wait for something another process does.
-pub const PATIENCE: Duration = Duration::from_secs(10);

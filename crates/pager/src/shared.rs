@@ -10,7 +10,10 @@ use muninn_sys::own;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PageNo};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::clerk::Clerk;
+use muninn_job::Job;
+use muninn_net::Transport;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ranges that wait to be taken over.
 pub const OFFERS_MAX: usize = 4096;
@@ -33,10 +36,12 @@ pub struct Shared {
     /// Nothing may be evicted: everything is wanted near.
     hold_still: AtomicBool,
     bell: Mapping,
+    clerk: Arc<Clerk>,
+    job: Arc<Job>,
 }
 
 impl Shared {
-    pub fn new() -> Result<Shared, MemoryError> {
+    pub fn new(clerk: Arc<Clerk>, job: Arc<Job>) -> Result<Shared, MemoryError> {
         let bell = Mapping::anonymous(Bytes::pages(1))?;
         own::claim(bell.addr(), bell.len() as u64);
         Ok(Shared {
@@ -50,7 +55,22 @@ impl Shared {
             offered: AtomicBool::new(false),
             hold_still: AtomicBool::new(false),
             bell,
+            clerk,
+            job,
         })
+    }
+
+    pub fn transports(&self) -> &[Arc<dyn Transport>] {
+        self.clerk.transports()
+    }
+    /// While set, no grant is given back: a child may still read it.
+    pub fn hold_releases(&self, hold: bool) {
+        self.clerk.hold_releases(hold);
+    }
+    /// A child cannot have a page that it touched: it ends, and why is told.
+    pub fn end_child(&self, pid: u32, why: &str) {
+        self.job.leave_message(pid, why);
+        own::end_other(pid);
     }
 
     pub fn bell(&self) -> PageRange {

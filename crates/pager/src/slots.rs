@@ -96,6 +96,33 @@ impl Slots {
         }
     }
 
+    /// A grant of the parent, to read from, under the number it has there.
+    pub fn inherit(&mut self, number: u32, grant: Grant) {
+        let number = number as usize;
+        while self.extents.len() <= number {
+            self.extents.push(None);
+        }
+        let spare = self.insert(grant, true);
+        self.extents.swap(spare, number);
+    }
+
+    /// A slot of an inherited grant holds a page.
+    pub fn inherit_slot(&mut self, slot: SlotNo, page: PageNo) {
+        if let Some(Some(extent)) = self.extents.get_mut(slot.grant()) {
+            let place = slot.place();
+            extent.used[place as usize / 64] |= 1 << (place % 64);
+            extent.live += 1;
+            self.live += 1;
+        }
+        self.set_owner(slot, page);
+    }
+
+    /// The grants with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, Grant)> {
+        let numbered = self.extents.iter().enumerate();
+        numbered.filter_map(|(at, extent)| Some((at as u32, extent.as_ref()?.grant)))
+    }
+
     pub fn free_slots(&self) -> u64 {
         self.free
     }

@@ -74,6 +74,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(())
     }
 
+    /// Whether a chunk left while the address space was changing.
+    pub fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
     /// No change is under way: what left, left from where it was thought to be.
     pub fn clear_doubt(&mut self) {
         self.doubt = None;

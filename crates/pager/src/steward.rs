@@ -7,6 +7,7 @@
 //! stacks, the runtime itself).
 
 use crate::candidates::Candidates;
+use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
 use muninn_job::{Job, Place};
 use muninn_policy::share::share;
@@ -34,6 +35,10 @@ const PAGES_MIN: u64 = 512;
 const SHARE_FLOOR: Bytes = Bytes::mib(4);
 /// Memory kept free for what grows between two looks: T_upper is this much below the limit.
 const HEADROOM: Bytes = Bytes::mib(8);
+/// Growth between two looks that is no growth.
+const CALM_PAGES: u64 = 16;
+/// After so many looks without growth the reserve is used.
+const CALM_TICKS: u32 = 64;
 /// The buffer that maps are read through.
 const MAPS_BUFFER: usize = 64 << 10;
 
@@ -54,6 +59,8 @@ pub struct Steward {
     resident: u64,
     sampled_at: Nanos,
     growth_rate: f64,
+    /// Looks since memory grew that is not managed.
+    calm: u32,
 }
 
 /// What a look found.
@@ -89,6 +96,7 @@ impl Steward {
             resident: 0,
             sampled_at: clock::now(),
             growth_rate: 0.0,
+            calm: 0,
         }
     }
 
@@ -175,7 +183,10 @@ impl Steward {
         let threshold = self.follow_threshold(share, before, shared);
         let margin = (share.0 / 64).min(Bytes::mib(2).0);
         let pages = |bytes: u64| (bytes / PAGE_SIZE as u64).saturating_sub(unmanaged);
-        let allowed = pages(share.0 - margin).max(PAGES_MIN);
+        // While nothing grows that is not ours, the reserve for it would lie idle.
+        self.calm = if unmanaged > self.unmanaged + CALM_PAGES { 0 } else { self.calm.saturating_add(1) };
+        let hold = if self.calm > CALM_TICKS { share.0 - margin } else { threshold.0 };
+        let allowed = pages(hold).max(PAGES_MIN);
         let background = pages(threshold.0).clamp(PAGES_MIN, allowed);
         shared.set_allowed(allowed, background);
         shared.set_growth_rate(self.growth_rate);
@@ -190,7 +201,7 @@ impl Steward {
             self.find_memory();
             shared.offer(&self.found);
         }
-        if look || held > background {
+        if look || held > background || fork::wants_near() {
             shared.ring();
         }
     }

@@ -132,6 +132,14 @@ impl Table {
         self.chunks.len() as u32
     }
 
+    /// All chunks, in the order of their addresses.
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        let indices = self.pieces.iter().flat_map(|(_, piece)| piece.chunks.iter());
+        indices
+            .filter(|&&index| index != NONE)
+            .map(|&index| &self.chunks[index as usize])
+    }
+
     /// The next chunk of a range that is in the table, and the number after it, to go on from.
     pub fn next_in(&self, range: Range<ChunkNo>) -> Option<(ChunkIndex, ChunkNo)> {
         let (piece, mut at) = split(range.start);

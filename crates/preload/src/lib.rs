@@ -9,7 +9,7 @@
 mod heap;
 mod hooks;
 
-use muninn_pager::{Runtime, Threads};
+use muninn_pager::Threads;
 use muninn_sys::own;
 use std::io;
 
@@ -34,10 +34,4 @@ impl Threads for OwnThreads {
     fn runtime_bytes(&self) -> u64 {
         heap::bytes()
     }
-}
-
-/// Starts the runtime of this process.
-fn start(job_path: &'static str) {
-    let work = move || Runtime::run(&OwnThreads, job_path);
-    let _ = OwnThreads.spawn("muninn-steward", Box::new(work));
 }

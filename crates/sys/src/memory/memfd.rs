@@ -138,6 +138,44 @@ impl Memfd {
         Ok(seals.contains(SealFlags::SHRINK | SealFlags::GROW))
     }
 
+    /// Writes bytes from the start on.
+    pub fn write_all(&self, bytes: &[u8]) -> Result<(), MemoryError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            done += rustix::io::retry_on_intr(|| {
+                rustix::io::pwrite(&self.fd, &bytes[done..], done as u64)
+            })
+            .map_err(|source| MemoryError::Map {
+                what: "a memory file to write to",
+                len: Bytes(bytes.len() as u64),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All bytes of it.
+    pub fn read_all(&self) -> Result<Vec<u8>, MemoryError> {
+        let len = self.len()?;
+        let mut bytes = vec![0; len.0 as usize];
+        let mut done = 0;
+        while done < bytes.len() {
+            let n = rustix::io::retry_on_intr(|| {
+                rustix::io::pread(&self.fd, &mut bytes[done..], done as u64)
+            })
+            .map_err(|source| MemoryError::Map {
+                what: "a memory file to read from",
+                len,
+                source,
+            })?;
+            if n == 0 {
+                bytes.truncate(done);
+            }
+            done += n;
+        }
+        Ok(bytes)
+    }
+
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }

@@ -12,6 +12,7 @@
 mod address;
 mod fake;
 mod fds;
+mod link;
 mod listener;
 mod options;
 mod stream;
@@ -19,6 +20,7 @@ mod stream;
 pub use address::{Address, AddressError};
 pub use fake::{FakeStream, Step};
 pub use fds::{FDS_MAX, ReceivedFds};
+pub use link::{Door, Link};
 pub use listener::{ListenError, Listener};
 pub use options::{BufferSizes, Marks};
 pub use stream::{ByteStream, ConnectError, PeerCredentials, Piece, Stream, Transfer};

@@ -1,0 +1,246 @@
+//! What a child sees of its parent's far memory: as it was when the parent forked.
+//!
+//! Made by the pager when the kernel tells of the fork, at which time nothing has changed since the
+//! child's memory was made: pages cannot be filled while a fork is under way, and none are moved out
+//! (see [`evict`](crate::evict)). Until the child's own pager is up, the parent's answers the child's
+//! faults from here, and follows what the child does to its address space. Then all of it goes to
+//! the child, as bytes.
+//!
+//! Far copies are shared, not copied: the grants are frozen, so both may read and nobody writes.
+
+use crate::chunk::{Hash, bit, place_of, places};
+use crate::ranges::Ranges;
+use crate::slots::{SlotNo, Slots};
+use crate::table::Table;
+use muninn_net::Grant;
+use muninn_sys::uffd::PageRange;
+use muninn_types::{Bytes, GrantId, PageNo, ServerId};
+use muninn_wire::TICKET_LEN;
+
+/// A far page of the child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarPage {
+    pub page: PageNo,
+    pub slot: SlotNo,
+    pub hash: Hash,
+}
+
+/// A server's consent to read what the parent shared.
+pub type Ticket = (ServerId, [u8; TICKET_LEN]);
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// In the order of pages.
+    pub pages: Vec<FarPage>,
+    pub areas: Ranges,
+    /// Each with its number among the parent's grants.
+    pub grants: Vec<(u32, Grant)>,
+    pub tickets: Vec<Ticket>,
+}
+
+/// Bytes of a far page: page, slot, hash.
+const PAGE_BYTES: usize = 8 + 4 + 16;
+const AREA_BYTES: usize = 16;
+const GRANT_BYTES: usize = 4 + 4 + 8 + 8;
+const TICKET_BYTES: usize = 4 + TICKET_LEN;
+
+impl Snapshot {
+    pub fn of(table: &Table, slots: &Slots, areas: &Ranges) -> Snapshot {
+        let mut pages = Vec::with_capacity(slots.live_slots() as usize);
+        for chunk in table.chunks() {
+            // Resident pages are in the child by themselves; one that is not was given up (it was
+            // to be wiped in children, say) and must not be answered with an old version.
+            pages.extend(places(chunk.remote()).filter_map(|place| {
+                Some(FarPage {
+                    page: chunk.number.page(place),
+                    slot: chunk.slot(place)?,
+                    hash: chunk.hash(place),
+                })
+            }));
+        }
+        Snapshot {
+            pages,
+            areas: areas.clone(),
+            grants: slots.numbered().collect(),
+            tickets: Vec::new(),
+        }
+    }
+
+    pub fn find(&self, page: PageNo) -> Option<FarPage> {
+        let at = self.pages.binary_search_by_key(&page, |far| far.page).ok()?;
+        Some(self.pages[at])
+    }
+
+    pub fn grant_of(&self, slot: SlotNo) -> Option<Grant> {
+        let number = slot.grant() as u32;
+        let found = self.grants.iter().find(|(known, _)| *known == number);
+        found.map(|(_, grant)| *grant)
+    }
+
+    fn span(&self, range: PageRange) -> std::ops::Range<usize> {
+        let at = |page| self.pages.partition_point(|far| far.page < page);
+        at(range.first())..at(range.end())
+    }
+
+    pub fn handle_remove(&mut self, range: PageRange) {
+        let span = self.span(range);
+        self.pages.drain(span);
+    }
+
+    pub fn handle_unmap(&mut self, range: PageRange) {
+        self.areas.remove(range);
+        self.handle_remove(range);
+    }
+
+    pub fn handle_remap(&mut self, from: PageRange, to: PageNo) {
+        self.handle_unmap(PageRange::new(to, from.pages()));
+        self.areas.remove(from);
+        self.areas.insert(PageRange::new(to, from.pages()));
+        let span = self.span(from);
+        let moved: Vec<FarPage> = self.pages.drain(span).collect();
+        let renamed = moved.into_iter().map(|far| FarPage {
+            page: PageNo(to.0 + (far.page.0 - from.first().0)),
+            ..far
+        });
+        let at = self.pages.partition_point(|far| far.page < to);
+        self.pages.splice(at..at, renamed);
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let areas: Vec<PageRange> = self.areas.iter().collect();
+        let counts = [
+            self.pages.len(),
+            areas.len(),
+            self.grants.len(),
+            self.tickets.len(),
+        ];
+        let mut bytes = Vec::with_capacity(32 + self.pages.len() * PAGE_BYTES);
+        for count in counts {
+            bytes.extend((count as u64).to_le_bytes());
+        }
+        for far in &self.pages {
+            bytes.extend(far.page.0.to_le_bytes());
+            bytes.extend(far.slot.0.to_le_bytes());
+            bytes.extend(far.hash.to_bytes());
+        }
+        for area in areas {
+            bytes.extend(area.first().0.to_le_bytes());
+            bytes.extend(area.pages().to_le_bytes());
+        }
+        for (number, grant) in &self.grants {
+            bytes.extend(number.to_le_bytes());
+            bytes.extend(grant.server.0.to_le_bytes());
+            bytes.extend(grant.id.0.to_le_bytes());
+            bytes.extend(grant.bytes.0.to_le_bytes());
+        }
+        for (server, ticket) in &self.tickets {
+            bytes.extend(server.0.to_le_bytes());
+            bytes.extend(ticket);
+        }
+        bytes
+    }
+
+    /// `None` for bytes that are not all there.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Snapshot> {
+        let mut rest = bytes;
+        let mut take = |n: usize| {
+            let (head, tail) = rest.split_at_checked(n)?;
+            rest = tail;
+            Some(head)
+        };
+        let word = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
+        let half = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.try_into().ok()?));
+        let mut counts = [0usize; 4];
+        for count in &mut counts {
+            *count = usize::try_from(word(take(8)?)?).ok()?;
+        }
+        let mut snapshot = Snapshot::default();
+        for item in take(counts[0].checked_mul(PAGE_BYTES)?)?.chunks_exact(PAGE_BYTES) {
+            snapshot.pages.push(FarPage {
+                page: PageNo(word(&item[..8])?),
+                slot: SlotNo(half(&item[8..12])?),
+                hash: Hash::from_bytes(item[12..].try_into().ok()?),
+            });
+        }
+        for item in take(counts[1].checked_mul(AREA_BYTES)?)?.chunks_exact(AREA_BYTES) {
+            let (first, pages) = (word(&item[..8])?, word(&item[8..])?);
+            snapshot.areas.insert(PageRange::new(PageNo(first), pages));
+        }
+        for item in take(counts[2].checked_mul(GRANT_BYTES)?)?.chunks_exact(GRANT_BYTES) {
+            let grant = Grant {
+                server: ServerId(half(&item[4..8])?),
+                id: GrantId(word(&item[8..16])?),
+                bytes: Bytes(word(&item[16..])?),
+            };
+            snapshot.grants.push((half(&item[..4])?, grant));
+        }
+        for item in take(counts[3].checked_mul(TICKET_BYTES)?)?.chunks_exact(TICKET_BYTES) {
+            let ticket = item[4..].try_into().ok()?;
+            snapshot.tickets.push((ServerId(half(&item[..4])?), ticket));
+        }
+        Some(snapshot)
+    }
+}
+
+impl<K: crate::below::Kernel, F: crate::below::Far> crate::engine::Engine<K, F> {
+    /// Begins with what the parent had far. Pages that are here already are noted afterwards.
+    pub fn inherit(&mut self, snapshot: &Snapshot) {
+        for (number, grant) in &snapshot.grants {
+            self.slots.inherit(*number, *grant);
+        }
+        for far in &snapshot.pages {
+            let index = self.chunk_of(far.page);
+            let chunk = self.table.get_mut(index);
+            debug_assert_eq!(chunk.far & bit(place_of(far.page)), 0);
+            chunk.set_far(place_of(far.page), far.slot, far.hash);
+            self.slots.inherit_slot(far.slot, far.page);
+        }
+        while let Some(grant) = self.slots.take_empty(u64::MAX) {
+            self.far.release(grant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_reads_back_equal() {
+        let far = |page: u64, slot: u32| FarPage {
+            page: PageNo(page),
+            slot: SlotNo(slot),
+            hash: Hash::of(&[slot as u8; muninn_types::PAGE_SIZE]),
+        };
+        let mut snapshot = Snapshot {
+            pages: (0..100).map(|i| far(1000 + 2 * i, i as u32)).collect(),
+            areas: Ranges::default(),
+            grants: vec![(
+                0,
+                Grant {
+                    server: ServerId(1),
+                    id: GrantId(77),
+                    bytes: Bytes::mib(16),
+                },
+            )],
+            tickets: vec![(ServerId(1), [9; TICKET_LEN])],
+        };
+        snapshot.areas.insert(PageRange::new(PageNo(1000), 300));
+        snapshot.handle_remove(PageRange::new(PageNo(1010), 10));
+        assert!(snapshot.find(PageNo(1012)).is_none());
+        snapshot.handle_remap(PageRange::new(PageNo(1100), 20), PageNo(500));
+        assert_eq!(snapshot.find(PageNo(502)).unwrap().slot, SlotNo(51));
+        assert!(snapshot.find(PageNo(1102)).is_none());
+        assert!(snapshot.pages.is_sorted_by_key(|far| far.page));
+        let bytes = snapshot.to_bytes();
+        let read = Snapshot::from_bytes(&bytes).unwrap();
+        assert_eq!(read.pages, snapshot.pages);
+        assert_eq!(read.tickets, snapshot.tickets);
+        assert_eq!(read.grants, snapshot.grants);
+        let areas = |s: &Snapshot| s.areas.iter().collect::<Vec<_>>();
+        assert_eq!(areas(&read), areas(&snapshot));
+        for cut in 0..bytes.len() {
+            assert!(Snapshot::from_bytes(&bytes[..cut]).is_none());
+        }
+    }
+}

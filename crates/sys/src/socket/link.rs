@@ -1,0 +1,125 @@
+//! A way from one process to its child: whole messages with descriptors, under a name that is in no
+//! file system.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with,
+};
+
+use crate::epoll::{Interest, wait_for};
+
+/// Descriptors of one message at most.
+const FDS_MAX: usize = 4;
+
+/// Where children knock.
+#[derive(Debug)]
+pub struct Door(OwnedFd);
+
+/// A connection to the other side.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+fn open(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+impl Door {
+    pub fn open(name: &[u8]) -> Result<Door, Errno> {
+        let socket = open(SocketFlags::NONBLOCK)?;
+        bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        listen(&socket, 64)?;
+        Ok(Door(socket))
+    }
+
+    /// Somebody who knocked, if anybody did.
+    pub fn accept(&self) -> Option<Link> {
+        accept_with(&self.0, SocketFlags::CLOEXEC).ok().map(Link)
+    }
+}
+
+impl Link {
+    pub fn connect(name: &[u8]) -> Result<Link, Errno> {
+        let socket = open(SocketFlags::empty())?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(Link(socket))
+    }
+
+    pub fn from_fd(fd: OwnedFd) -> Link {
+        Link(fd)
+    }
+    pub fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::INVAL);
+        }
+        let flags = SendFlags::NOSIGNAL;
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
+    }
+
+    /// The next message, its length and its descriptors; length 0 when the other side is gone.
+    /// `None` when nothing came in time.
+    pub fn receive(
+        &self,
+        into: &mut [u8],
+        patience: Duration,
+    ) -> Result<Option<(usize, Vec<OwnedFd>)>, Errno> {
+        if !wait_for(&self.0, Interest::READ, Some(patience))? {
+            return Ok(None);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(&self.0, &mut [IoSliceMut::new(into)], &mut control, flags)?;
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                fds.extend(some);
+            }
+        }
+        Ok(Some((received.bytes, fds)))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_and_descriptors_arrive_whole() {
+        let name = format!("muninn-link-test-{}", std::process::id());
+        let door = Door::open(name.as_bytes()).unwrap();
+        assert!(door.accept().is_none());
+        let child = Link::connect(name.as_bytes()).unwrap();
+        let parent = door.accept().unwrap();
+        let file = crate::memory::Memfd::create("link", muninn_types::Bytes::pages(1)).unwrap();
+        let file = file.into_fd();
+        parent.send(b"hello", &[file.as_fd()]).unwrap();
+        let mut bytes = [0; 16];
+        let patience = Duration::from_secs(10);
+        let (len, fds) = child.receive(&mut bytes, patience).unwrap().unwrap();
+        assert_eq!((&bytes[..len], fds.len()), (&b"hello"[..], 1));
+        assert!(parent.receive(&mut bytes, Duration::ZERO).unwrap().is_none());
+        drop(child);
+        let (len, fds) = parent.receive(&mut bytes, patience).unwrap().unwrap();
+        assert_eq!((len, fds.len()), (0, 0));
+    }
+}
