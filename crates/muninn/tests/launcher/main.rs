@@ -9,5 +9,6 @@ mod control;
 mod jobs;
 mod launch;
 mod profile;
+mod real;
 mod refusals;
 mod signals;
