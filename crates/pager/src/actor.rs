@@ -35,7 +35,7 @@ use std::time::Duration;
 const PENDING_MAX: usize = 512;
 /// How long to wait for a change of the address space to pass: the program is in the middle of a
 /// system call, and a change that was read counts as going on until its thread runs again.
-const CHANGE_WAIT: Duration = Duration::from_micros(20);
+const CHANGE_WAIT: Duration = Duration::from_micros(50);
 /// Chunks evicted before the events are looked at again.
 const STEPS_MAX: usize = 4;
 /// Regions of present pages that are asked for at a time.
@@ -70,11 +70,7 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    pub fn new(
-        engine: Engine<Process, Servers>,
-        shared: Arc<Shared>,
-        births: Births,
-    ) -> Actor {
+    pub fn new(engine: Engine<Process, Servers>, shared: Arc<Shared>, births: Births) -> Actor {
         Actor {
             engine,
             births,
@@ -136,6 +132,8 @@ impl Actor {
             return Some(CHANGE_WAIT);
         }
         if !self.births.is_empty() {
+            // Without this the device cannot be waited for along with others.
+            self.set_sleeps(false);
             self.births.wait(self.engine.kernel.program());
             return Some(Duration::ZERO);
         }
@@ -171,7 +169,11 @@ impl Actor {
         let device = self.engine.kernel.program();
         let Some(patience) = patience else {
             let events = &mut self.events;
-            if !self.sleeps && self.vigil.keep(|| device.read_events(events).unwrap_or(0) > 0) {
+            if !self.sleeps
+                && self
+                    .vigil
+                    .keep(|| device.read_events(events).unwrap_or(0) > 0)
+            {
                 return;
             }
             self.set_sleeps(!self.vigil.is_kept());
@@ -182,8 +184,8 @@ impl Actor {
         };
         self.set_sleeps(false);
         let device = self.engine.kernel.program();
-        if !patience.is_zero() {
-            let _ = device.wait(Some(patience));
+        if !patience.is_zero() && !device.wait(Some(patience)).unwrap_or(false) {
+            return;
         }
         let _ = device.read_events(&mut self.events);
     }

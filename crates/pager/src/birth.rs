@@ -22,6 +22,7 @@ use crate::engine::Fatal;
 use crate::fork;
 use crate::snapshot::Snapshot;
 use muninn_net::{Answer, Control};
+use muninn_sys::epoll::wait_any;
 use muninn_sys::memory::Memfd;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{CopyMode, Event, EventBuffer, FaultDevice, PageRange, Userfaultfd};
@@ -37,8 +38,8 @@ pub const READY: &[u8] = b"ready";
 pub const DONE: &[u8] = b"done";
 /// How long a server may take to issue a ticket.
 const SHARE_DEADLINE: Duration = Duration::from_secs(10);
-/// A child that has not taken over by then is left to the link's end.
-const WAIT: Duration = Duration::from_micros(200);
+/// Between two looks at everything while there are children to look after.
+const WAIT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Birth {
@@ -67,13 +68,16 @@ impl Births {
         self.births.is_empty()
     }
 
-    /// Waits a moment for something to happen; births are short.
+    /// Sleeps until something happens to the program or to a child.
     pub fn wait(&self, program: &Userfaultfd) {
-        let _ = program.wait(Some(if self.is_urgent() { Duration::ZERO } else { WAIT }));
-    }
-
-    fn is_urgent(&self) -> bool {
-        self.births.iter().any(|birth| birth.link.is_some())
+        let mut fds = vec![program.as_fd()];
+        for birth in &self.births {
+            if !birth.handed_over {
+                fds.push(birth.device.as_fd());
+            }
+            fds.extend(birth.link.as_ref().map(Link::as_fd));
+        }
+        wait_any(&fds, WAIT);
     }
 }
 
@@ -88,7 +92,7 @@ impl Actor {
         self.engine.quiesce();
         let snapshot = Snapshot::of(&self.engine.table, &self.engine.slots, &self.areas);
         fork::count_fork();
-        self.shared.hold_releases(true);
+        self.shared.hold_grants(true);
         self.births.births.push(Birth {
             device,
             link,
@@ -108,7 +112,10 @@ impl Actor {
         let linked = births.iter().any(|birth| birth.link.is_some());
         self.births.births.append(&mut births);
         if !linked {
-            self.shared.hold_releases(false);
+            self.shared.hold_grants(false);
+            while let Some(grant) = self.engine.slots.take_empty() {
+                self.engine.far.release(grant);
+            }
         }
         Ok(())
     }
@@ -125,17 +132,25 @@ impl Actor {
         match link.receive(&mut message, Duration::ZERO) {
             Ok(None) => true,
             Ok(Some((len, _))) if &message[..len] == READY => {
-                birth.handed_over = true;
-                match self.hand_over(birth) {
-                    Ok(()) => true,
-                    Err(why) => {
-                        let _ = birth.link.as_ref().map(|link| link.send(why.as_bytes(), &[]));
-                        fork::count_birth();
-                        false
-                    }
+                if let Err(why) = self.hand_over(birth) {
+                    // The child will end itself. Its device stays open until then: without one, its
+                    // absent pages would read as zeros.
+                    let _ = birth
+                        .link
+                        .as_ref()
+                        .map(|link| link.send(why.as_bytes(), &[]));
                 }
+                birth.handed_over = true;
+                true
             }
-            // Done, or gone.
+            Ok(Some((len, _))) if &message[..len] == DONE => {
+                if let Some(link) = birth.link.take() {
+                    self.shared.add_child(link);
+                }
+                fork::count_birth();
+                false
+            }
+            // Gone.
             _ => {
                 fork::count_birth();
                 false
@@ -175,7 +190,10 @@ impl Actor {
         let to = PageRange::one(page);
         let mut near: Box<Page> = Box::new([0; PAGE_SIZE]);
         if let Some(far) = birth.snapshot.find(page) {
-            let grant = birth.snapshot.grant_of(far.slot).ok_or("its grant is gone")?;
+            let grant = birth
+                .snapshot
+                .grant_of(far.slot)
+                .ok_or("its grant is gone")?;
             let transfer = Transfer {
                 grant,
                 place: far.slot.place(),
@@ -200,15 +218,21 @@ impl Actor {
     fn hand_over(&mut self, birth: &mut Birth) -> Result<(), String> {
         // What it did last must be in the snapshot.
         self.answer_for(birth);
-        let servers = self.shared.transports().len() as u32;
-        for server in (0..servers).map(ServerId) {
-            let grants = birth.snapshot.grants.iter();
-            let of_server = grants.filter(|(_, grant)| grant.server == server);
-            let ids: Vec<GrantId> = of_server.map(|(_, grant)| grant.id).collect();
+        // A server shares what it has mapped together only together: all that we have of it. None
+        // of that is written to from now on.
+        self.engine.slots.freeze();
+        let mut all = self.shared.hold_grants(true);
+        all.extend(self.engine.slots.grants());
+        all.extend(birth.snapshot.grants.iter().map(|(_, grant)| *grant));
+        all.sort_unstable_by_key(|grant| (grant.server, grant.id));
+        all.dedup();
+        birth.snapshot.include(&all);
+        for (at, transport) in self.shared.transports().iter().enumerate() {
+            let server = ServerId(at as u32);
+            let of_server = all.iter().filter(|grant| grant.server == server);
+            let ids: Vec<GrantId> = of_server.map(|grant| grant.id).collect();
             for some in ids.chunks(MAX_GRANTS) {
-                let transport = &self.shared.transports()[server.0 as usize];
-                let ask = Control::Share(some.to_vec());
-                match transport.call(ask, SHARE_DEADLINE) {
+                match transport.call(Control::Share(some.to_vec()), SHARE_DEADLINE) {
                     Ok(Answer::Ticket(ticket)) => birth.snapshot.tickets.push((server, ticket)),
                     Ok(_) => unreachable!("a request to share is answered with a ticket"),
                     Err(error) => return Err(error.to_string()),
@@ -220,7 +244,10 @@ impl Actor {
             .and_then(|file| file.write_all(&bytes).map(|()| file))
             .map_err(|e| e.to_string())?
             .into_fd();
-        let link = birth.link.as_ref().expect("only linked children are handed over");
+        let link = birth
+            .link
+            .as_ref()
+            .expect("only linked children are handed over");
         link.send(READY, &[birth.device.as_fd(), file.as_fd()])
             .map_err(|e| e.to_string())
     }

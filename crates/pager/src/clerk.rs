@@ -8,6 +8,7 @@ use crate::below::FarError;
 use crate::servers::ask_for_grant;
 use muninn_net::{Control, Grant, Transport};
 use muninn_policy::placement::Placement;
+use muninn_sys::socket::Link;
 use muninn_types::ServerId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,8 +29,11 @@ pub struct Clerk {
     placement: Mutex<Placement>,
     desk: Mutex<Desk>,
     bell: Condvar,
-    /// Grants are held back while a child may still want to read them.
-    hold_releases: AtomicBool,
+    /// Nothing is asked for or given back: a child is about to be given what there is.
+    hold_still: AtomicBool,
+    /// Children that read our grants. A server lets nobody share a part of what is mapped together,
+    /// so nothing is given back while there are any.
+    children: Mutex<Vec<Link>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,7 +49,8 @@ impl Clerk {
             transports,
             desk: Mutex::default(),
             bell: Condvar::new(),
-            hold_releases: AtomicBool::new(false),
+            hold_still: AtomicBool::new(false),
+            children: Mutex::default(),
         }
     }
 
@@ -71,9 +76,50 @@ impl Clerk {
         self.bell.notify_one();
     }
 
-    /// While set, nothing is released.
-    pub fn hold_releases(&self, hold: bool) {
-        self.hold_releases.store(hold, Ordering::Relaxed);
+    /// While set, nothing is asked for ahead of need and nothing is given back. What the desk holds
+    /// is told: grants not handed out yet, and those to be given back.
+    pub fn hold_still(&self, hold: bool) -> Vec<Grant> {
+        let desk = lock(&self.desk);
+        self.hold_still.store(hold, Ordering::Relaxed);
+        let both = desk.granted.iter().chain(&desk.to_release);
+        both.copied().collect()
+    }
+
+    /// A child reads our grants from now on, until its end of the link closes.
+    pub fn add_child(&self, link: Link) {
+        lock(&self.children).push(link);
+    }
+
+    fn has_children(&self) -> bool {
+        let mut children = lock(&self.children);
+        let mut byte = [0];
+        children.retain(|link| matches!(link.receive(&mut byte, Duration::ZERO), Ok(None)));
+        !children.is_empty()
+    }
+
+    /// Does one thing that is to be done, or waits for one. A grant stays on the desk until the
+    /// server has it back, and is put there under the same lock under which it was asked for, so
+    /// that the desk always tells the truth.
+    fn work(&self, wait: Duration) {
+        let mut desk = lock(&self.desk);
+        let held = self.hold_still.load(Ordering::Relaxed);
+        let releasing = !desk.to_release.is_empty() && !self.has_children();
+        if held || !(desk.wanted || releasing) {
+            drop(
+                self.bell
+                    .wait_timeout(desk, wait.min(Duration::from_millis(100))),
+            );
+            return;
+        }
+        if std::mem::take(&mut desk.wanted) {
+            // A refusal is met again, and reported, when the slots are really needed.
+            if let Ok(grant) = self.grant_now() {
+                desk.granted.push(grant);
+            }
+        } else if let Some(grant) = desk.to_release.pop() {
+            let transport = &self.transports[grant.server.0 as usize];
+            let _ = transport.call(Control::Release(vec![grant.id]), RELEASE_DEADLINE);
+        }
     }
 
     /// The clerk's thread. Returns the reason when a session is lost.
@@ -82,31 +128,8 @@ impl Clerk {
         let pause = shortest.unwrap_or(Duration::from_secs(10)) / 4;
         let mut next_beat = Instant::now() + pause;
         loop {
-            let (wanted, release) = {
-                let mut desk = lock(&self.desk);
-                let held = self.hold_releases.load(Ordering::Relaxed);
-                let idle = !desk.wanted && (desk.to_release.is_empty() || held);
-                if idle {
-                    let wait = next_beat.saturating_duration_since(Instant::now());
-                    let waited = self
-                        .bell
-                        .wait_timeout(desk, wait.max(Duration::from_millis(1)));
-                    desk = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
-                let release = match self.hold_releases.load(Ordering::Relaxed) {
-                    true => None,
-                    false => desk.to_release.pop(),
-                };
-                (std::mem::take(&mut desk.wanted), release)
-            };
-            if wanted && let Ok(grant) = self.grant_now() {
-                // A refusal is met again, and reported, when the slots are really needed.
-                lock(&self.desk).granted.push(grant);
-            }
-            if let Some(grant) = release {
-                let transport = &self.transports[grant.server.0 as usize];
-                let _ = transport.call(Control::Release(vec![grant.id]), RELEASE_DEADLINE);
-            }
+            let wait = next_beat.saturating_duration_since(Instant::now());
+            self.work(wait.max(Duration::from_millis(1)));
             if Instant::now() >= next_beat {
                 next_beat = Instant::now() + pause;
                 for transport in &self.transports {

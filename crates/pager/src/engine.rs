@@ -14,6 +14,7 @@
 
 use crate::below::{Far, Kernel};
 use crate::chunk::{Mask, Page, bit, place_of};
+use crate::evict::Evicted;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
@@ -301,8 +302,14 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         if let Some(frame) = self.take_frame() {
             return Ok(Some(frame));
         }
+        if self.resting {
+            self.check_overdraft()?;
+            return Ok(None);
+        }
         add(&self.counters().direct_reclaims, 1);
-        self.evict_some(true)?;
+        if self.evict_some(true)? == Evicted::Nothing {
+            self.resting = true;
+        }
         let frame = self.take_frame();
         if frame.is_none() {
             self.check_overdraft()?;

@@ -110,7 +110,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let (number, wanted) = (chunk.number, chunk.resident);
         let taken = chunk.staged | self.staging.taken(slab);
         let mut moved: Mask = 0;
-        let mut unshared = false;
+        // Pages before this one were made our own already.
+        let mut unshared = 0;
         let mut first = wanted.trailing_zeros() as usize;
         while first < CHUNK_PAGES {
             // Up to the next frame that is in use; holes between are fine.
@@ -135,9 +136,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                     first = match cause {
                         _ if done_pages > 0 => next_wanted(wanted, next),
                         Cause::Again => break,
-                        Cause::Busy if !unshared => {
-                            unshared = true;
-                            self.kernel.unshare(from);
+                        Cause::Busy if unshared <= first => {
+                            // Only pages that are there: absent ones would be asked of us.
+                            let there = (wanted >> first).trailing_ones() as usize;
+                            unshared = first + there;
+                            let range = PageRange::new(number.page(first), there as u64);
+                            self.kernel.unshare(range);
                             first
                         }
                         // A run across two mappings is refused as a whole.
@@ -171,10 +175,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     fn move_singly(&self, number: ChunkNo, slab: SlabNo, wanted: Mask) -> Mask {
-        let one = |place| self.move_run(PageRange::one(number.page(place)), slab, place);
-        places(wanted)
-            .filter(|&place| one(place).is_ok())
-            .fold(0, |moved, place| moved | bit(place))
+        let mut moved = 0;
+        let mut refused = 0;
+        for place in places(wanted) {
+            match self.move_run(PageRange::one(number.page(place)), slab, place) {
+                Ok(()) => moved |= bit(place),
+                // Memory that cannot be moved at all (read-only, locked) says so each time.
+                Err(_) if refused == 2 => break,
+                Err(_) => refused += 1,
+            }
+        }
+        moved
     }
 
     /// The address space began to change while a chunk was moved: some pages may have been gone

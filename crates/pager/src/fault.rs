@@ -379,7 +379,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let to = PageNo(page.0 + done as u64);
             let from = PageRange::new(PageNo(frame.0 + done as u64), len);
             // SAFETY: the frames hold what belongs there and are not looked at afterwards.
-            let moved = unsafe { self.kernel.program().move_pages(to, from, MoveMode::default()) };
+            let moved = unsafe {
+                self.kernel
+                    .program()
+                    .move_pages(to, from, MoveMode::default())
+            };
             match moved {
                 Ok(()) => done += len as usize,
                 Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
@@ -504,7 +508,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let zeros: *const Page = self.zeros.as_ptr();
             return self.copy_in(page, zeros, pages);
         }
-        self.fill(page, pages, |device, range, _| device.zero(range, Wake::Now))
+        self.fill(page, pages, |device, range, _| {
+            device.zero(range, Wake::Now)
+        })
     }
 
     /// Zeros in memory that other pages have left.

@@ -90,7 +90,10 @@ impl Runtime {
         };
         let pid = proc::own_pid();
         let Some(place) = job.take_place(pid) else {
-            fail(&job, "this job has more processes than can be managed (256)");
+            fail(
+                &job,
+                "this job has more processes than can be managed (256)",
+            );
         };
         let runtime = Runtime {
             threads,
@@ -138,61 +141,84 @@ impl Runtime {
             .collect()
     }
 
-    /// Connects to the pool and starts the pager.
+    /// Connects to the pool and starts the pager's threads. They are started here, before memory is
+    /// taken over: starting a thread allocates from the program's heap, which nobody answers for
+    /// between a parent's pager and a child's.
     fn start(&self, link: Option<Link>) -> Result<Arc<Shared>, String> {
         let transports = self.connect()?;
-        let inheritance = link.map(|link| take_over(link, &transports)).transpose()?;
         let pid = u64::from(proc::own_pid());
         let clerk = Arc::new(Clerk::new(transports, 0, pid));
-        let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
-        let (device, hears_forks, inherited) = match inheritance {
-            Some(from_parent) => {
-                let rest = (from_parent.snapshot, from_parent.link);
-                (from_parent.device, true, Some(rest))
-            }
-            None => {
-                let (device, hears_forks) = process::open_program_device().map_err(text)?;
-                (device, hears_forks, None)
-            }
-        };
-        device.set_blocking(true).map_err(text)?;
         let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
         let shared = Arc::new(shared);
-        // SAFETY: nothing is kept in the bell.
-        unsafe { device.register(shared.bell(), RegisterMode::MISSING) }.map_err(text)?;
-        let process = Process::new(device, self.place.clone()).map_err(text)?;
+        let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
+        let job = Arc::clone(&self.job);
+        let keeping = Arc::clone(&clerk);
+        let work = move || {
+            let why = keeping.run();
+            fail(&job, &why);
+        };
+        spawn("muninn-clerk", Box::new(work))?;
+        let job = Arc::clone(&self.job);
+        let place = self.place.clone();
         let settings = Settings {
             evict: self.config.evict,
             prefetch: self.config.prefetch,
             max_far: self.config.max_far,
         };
-        let frames = process.frames();
-        let engine = Engine::new(process, servers, frames, &settings);
-        let births = Births::new(fork::open_door());
-        let mut actor = Actor::new(engine, Arc::clone(&shared), births);
-        if let Some((snapshot, link)) = inherited {
-            actor.inherit(&snapshot);
-            link.send(DONE, &[]).map_err(text)?;
-        }
-        let job = Arc::clone(&self.job);
-        let pager = move || {
+        let for_pager = Arc::clone(&shared);
+        let work = move || {
             own::raise_priority(Priority::Raised);
             // A processor that sleeps deeply takes longer to wake than a page takes to come.
             let _awake = pm_qos::keep_awake();
-            let fatal = actor.run();
-            fail(&job, &fatal.to_string());
+            match begin(link, clerk, place, for_pager, &settings) {
+                Ok(mut actor) => fail(&job, &actor.run().to_string()),
+                Err(why) => fail(&job, &why),
+            }
         };
-        let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
-        spawn("muninn-pager", Box::new(pager))?;
-        let job = Arc::clone(&self.job);
-        let keeping = move || {
-            let why = clerk.run();
-            fail(&job, &why);
-        };
-        spawn("muninn-clerk", Box::new(keeping))?;
-        fork::set_state(if hears_forks { State::Active } else { State::Deaf });
+        spawn("muninn-pager", Box::new(work))?;
         Ok(shared)
     }
+}
+
+/// Makes the pager, with a device of its own or with what a child inherits.
+fn begin(
+    link: Option<Link>,
+    clerk: Arc<Clerk>,
+    place: Place,
+    shared: Arc<Shared>,
+    settings: &Settings,
+) -> Result<Actor, String> {
+    let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
+    let births = Births::new(fork::open_door());
+    let inheritance = match link {
+        Some(link) => Some(take_over(link, clerk.transports())?),
+        None => None,
+    };
+    let (device, state, inherited) = match inheritance {
+        Some(from_parent) => {
+            let rest = (from_parent.snapshot, from_parent.link);
+            (from_parent.device, State::Active, Some(rest))
+        }
+        None => match process::open_program_device().map_err(text)? {
+            (device, true) => (device, State::Active, None),
+            (device, false) => (device, State::Deaf, None),
+        },
+    };
+    device.set_blocking(true).map_err(text)?;
+    // SAFETY: nothing is kept in the bell.
+    unsafe { device.register(shared.bell(), RegisterMode::MISSING) }.map_err(text)?;
+    let process = Process::new(device, place).map_err(text)?;
+    let frames = process.frames();
+    let engine = Engine::new(process, servers, frames, settings);
+    let mut actor = Actor::new(engine, shared, births);
+    if let Some((snapshot, link)) = inherited {
+        actor.inherit(&snapshot);
+        link.send(DONE, &[]).map_err(text)?;
+        // Open to the end: the parent gives nothing back that we read.
+        std::mem::forget(link);
+    }
+    fork::set_state(state);
+    Ok(actor)
 }
 
 /// Asks the parent's pager for this process's memory, and the servers for the right to read it.
@@ -205,14 +231,21 @@ fn take_over(link: Link, transports: &[Arc<dyn Transport>]) -> Result<Inheritanc
     let mut fds = fds.into_iter();
     let (Some(device), Some(file)) = (fds.next(), fds.next()) else {
         let why = String::from_utf8_lossy(&message[..len]);
-        return Err(format!("the parent process could not share its memory: {why}{gone}"));
+        return Err(format!(
+            "the parent process could not share its memory: {why}{gone}"
+        ));
     };
     let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0);
     let device = Userfaultfd::from_fd(device, features);
-    let bytes = Memfd::from_fd(file).and_then(|file| file.read_all()).map_err(text)?;
-    let snapshot = Snapshot::from_bytes(&bytes).ok_or("what the parent handed over is cut short")?;
+    let bytes = Memfd::from_fd(file)
+        .and_then(|file| file.read_all())
+        .map_err(text)?;
+    let snapshot =
+        Snapshot::from_bytes(&bytes).ok_or("what the parent handed over is cut short")?;
     for (server, ticket) in &snapshot.tickets {
-        let transport = transports.get(server.0 as usize).ok_or("a server too many")?;
+        let transport = transports
+            .get(server.0 as usize)
+            .ok_or("a server too many")?;
         let ask = Control::Adopt { ticket: *ticket };
         transport.call(ask, PATIENCE).map_err(text)?;
     }

@@ -5,14 +5,15 @@
 //! it back makes the kernel wake the pager, and the ringing thread waits until the pager has heard
 //! it.
 
+use crate::clerk::Clerk;
+use muninn_job::Job;
+use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
+use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PageNo};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::clerk::Clerk;
-use muninn_job::Job;
-use muninn_net::Transport;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ranges that wait to be taken over.
@@ -63,9 +64,13 @@ impl Shared {
     pub fn transports(&self) -> &[Arc<dyn Transport>] {
         self.clerk.transports()
     }
-    /// While set, no grant is given back: a child may still read it.
-    pub fn hold_releases(&self, hold: bool) {
-        self.clerk.hold_releases(hold);
+    /// While set, no grant comes or goes: a child is about to share them. Those that the clerk has.
+    pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
+        self.clerk.hold_still(hold)
+    }
+    /// A child reads our grants until its end of the link closes.
+    pub fn add_child(&self, link: Link) {
+        self.clerk.add_child(link);
     }
     /// A child cannot have a page that it touched: it ends, and why is told.
     pub fn end_child(&self, pid: u32, why: &str) {

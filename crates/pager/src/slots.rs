@@ -40,6 +40,8 @@ struct Extent {
     owners: Box<[u32; GRANT_SLOTS as usize]>,
     live: u32,
     frozen: bool,
+    /// The parent's; kept to the end.
+    inherited: bool,
 }
 
 impl Extent {
@@ -80,6 +82,7 @@ impl Slots {
             owners: Box::new([0; GRANT_SLOTS as usize]),
             live: 0,
             frozen,
+            inherited: false,
         };
         if !frozen {
             self.free += u64::from(slots);
@@ -102,8 +105,11 @@ impl Slots {
         while self.extents.len() <= number {
             self.extents.push(None);
         }
-        let spare = self.insert(grant, true);
-        self.extents.swap(spare, number);
+        let at = self.insert(grant, true);
+        if let Some(extent) = &mut self.extents[at] {
+            extent.inherited = true;
+        }
+        self.extents.swap(at, number);
     }
 
     /// A slot of an inherited grant holds a page.
@@ -206,7 +212,7 @@ impl Slots {
             self.free += 1;
             return Freed::Slot;
         }
-        if extent.live > 0 {
+        if extent.live > 0 || extent.inherited {
             return Freed::Slot;
         }
         let grant = extent.grant;
@@ -224,21 +230,14 @@ impl Slots {
         }
     }
 
-    /// Grants of which no slot is in use, taken out: there are more free slots than needed.
-    pub fn take_empty(&mut self, keep_free: u64) -> Option<Grant> {
-        for entry in &mut self.extents {
-            let Some(extent) = entry else { continue };
-            let spare = u64::from(extent.slots);
-            if extent.live == 0 && (extent.frozen || self.free >= keep_free + spare) {
-                let grant = extent.grant;
-                if !extent.frozen {
-                    self.free -= spare;
-                }
-                *entry = None;
-                return Some(grant);
-            }
-        }
-        None
+    /// Frozen grants of which no slot is in use, taken out one by one.
+    pub fn take_empty(&mut self) -> Option<Grant> {
+        let is_empty = |e: &Extent| e.frozen && e.live == 0 && !e.inherited;
+        let entry = self
+            .extents
+            .iter_mut()
+            .find(|e| e.as_ref().is_some_and(is_empty));
+        entry?.take().map(|extent| extent.grant)
     }
 }
 

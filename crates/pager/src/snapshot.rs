@@ -67,7 +67,10 @@ impl Snapshot {
     }
 
     pub fn find(&self, page: PageNo) -> Option<FarPage> {
-        let at = self.pages.binary_search_by_key(&page, |far| far.page).ok()?;
+        let at = self
+            .pages
+            .binary_search_by_key(&page, |far| far.page)
+            .ok()?;
         Some(self.pages[at])
     }
 
@@ -75,6 +78,17 @@ impl Snapshot {
         let number = slot.grant() as u32;
         let found = self.grants.iter().find(|(known, _)| *known == number);
         found.map(|(_, grant)| *grant)
+    }
+
+    /// Grants that hold nothing of the child's, and that it must have all the same: it could share
+    /// its own with a child otherwise no more.
+    pub fn include(&mut self, all: &[Grant]) {
+        for grant in all {
+            if !self.grants.iter().any(|(_, known)| known == grant) {
+                let next = self.grants.iter().map(|(number, _)| number + 1).max();
+                self.grants.push((next.unwrap_or(0), *grant));
+            }
+        }
     }
 
     fn span(&self, range: PageRange) -> std::ops::Range<usize> {
@@ -194,9 +208,6 @@ impl<K: crate::below::Kernel, F: crate::below::Far> crate::engine::Engine<K, F> 
             debug_assert_eq!(chunk.far & bit(place_of(far.page)), 0);
             chunk.set_far(place_of(far.page), far.slot, far.hash);
             self.slots.inherit_slot(far.slot, far.page);
-        }
-        while let Some(grant) = self.slots.take_empty(u64::MAX) {
-            self.far.release(grant);
         }
     }
 }

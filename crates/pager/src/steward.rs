@@ -184,8 +184,16 @@ impl Steward {
         let margin = (share.0 / 64).min(Bytes::mib(2).0);
         let pages = |bytes: u64| (bytes / PAGE_SIZE as u64).saturating_sub(unmanaged);
         // While nothing grows that is not ours, the reserve for it would lie idle.
-        self.calm = if unmanaged > self.unmanaged + CALM_PAGES { 0 } else { self.calm.saturating_add(1) };
-        let hold = if self.calm > CALM_TICKS { share.0 - margin } else { threshold.0 };
+        self.calm = if unmanaged > self.unmanaged + CALM_PAGES {
+            0
+        } else {
+            self.calm.saturating_add(1)
+        };
+        let hold = if self.calm > CALM_TICKS {
+            share.0 - margin
+        } else {
+            threshold.0
+        };
         let allowed = pages(hold).max(PAGES_MIN);
         let background = pages(threshold.0).clamp(PAGES_MIN, allowed);
         shared.set_allowed(allowed, background);

@@ -134,7 +134,10 @@ impl Table {
 
     /// All chunks, in the order of their addresses.
     pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        let indices = self.pieces.iter().flat_map(|(_, piece)| piece.chunks.iter());
+        let indices = self
+            .pieces
+            .iter()
+            .flat_map(|(_, piece)| piece.chunks.iter());
         indices
             .filter(|&&index| index != NONE)
             .map(|&index| &self.chunks[index as usize])

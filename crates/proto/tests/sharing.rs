@@ -219,10 +219,8 @@ fn mapped_segments_are_shared_whole_and_only_when_nothing_else_is_in_them() {
     // Nothing new goes where others look.
     let fresh = parent.grant(&mut host, 4096).unwrap();
     parent.share(&mut host, &[fresh]).unwrap();
-    // What another ticket keeps alive must not be shown to a third either.
+    // What the parent released but the child keeps alive was the parent's, and cannot change: a
+    // third may see it along with the rest.
     parent.release(&mut host, &grants[..1]).unwrap();
-    assert_eq!(
-        parent.share(&mut host, &grants[1..2]),
-        Err(ErrorCode::ShareWhole)
-    );
+    parent.share(&mut host, &grants[1..2]).unwrap();
 }

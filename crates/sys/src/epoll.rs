@@ -198,6 +198,16 @@ pub fn wait_for(
     }
 }
 
+/// Waits until one of a few descriptors (at most 16 are looked at) can be read, or the time is over.
+pub fn wait_any(fds: &[BorrowedFd<'_>], timeout: Duration) {
+    let mut list: Vec<PollFd<'_>> = Vec::with_capacity(fds.len());
+    for fd in fds.iter().take(16) {
+        list.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    }
+    // Interrupted or not, whoever waits looks at all of them afterwards.
+    let _ = rustix::event::poll(&mut list, Some(&timespec(Nanos::from(timeout))));
+}
+
 /// A counter that can be waited for: wakes a thread that sits in [`Epoll::wait`].
 #[derive(Debug)]
 pub struct EventFd {

@@ -5,7 +5,7 @@ use super::memory::Backing;
 use super::pool::{Extent, Ticket};
 use super::session::Session;
 use super::shard::{Out, Shared, Span, Step};
-use muninn_types::{GrantId, PAGE_SIZE};
+use muninn_types::GrantId;
 use muninn_wire::{ErrorCode, GrantInfo, GrantList, Header, Refusal, Segs, TICKET_LEN, Transport};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -180,20 +180,12 @@ pub(super) fn share<B: Backing>(
         if let Some((grant, _)) = left_out {
             return Err(Refusal::with(ErrorCode::ShareWhole, grant.0, 0));
         }
-        for (id, extent) in &grants {
-            let segment = extent.segment();
-            let listed = grants.iter().filter(|(_, g)| g.segment() == segment);
-            let listed: u64 = listed.map(|(_, g)| g.bytes() / PAGE_SIZE as u64).sum();
-            match shared.pool.in_segment(segment) {
-                (_, 1..) => {
-                    return Err(Refusal::new(ErrorCode::TryAgain));
-                }
-                // Released here, but alive with a session or a ticket it was shared with before.
-                (live, 0) if u64::from(live) > listed => {
-                    return Err(Refusal::with(ErrorCode::ShareWhole, id.0, 0));
-                }
-                _ => {}
-            }
+        // What was released here but lives on with a session it was shared with before is no
+        // secret to whoever maps the segment now: it was this session's, and it cannot change. What
+        // is being wiped is neither.
+        let wiping = |extent: &Extent<B>| shared.pool.in_segment(extent.segment()).1 > 0;
+        if grants.iter().any(|(_, extent)| wiping(extent)) {
+            return Err(Refusal::new(ErrorCode::TryAgain));
         }
     }
     for (_, extent) in &grants {

@@ -117,7 +117,12 @@ mod tests {
         let patience = Duration::from_secs(10);
         let (len, fds) = child.receive(&mut bytes, patience).unwrap().unwrap();
         assert_eq!((&bytes[..len], fds.len()), (&b"hello"[..], 1));
-        assert!(parent.receive(&mut bytes, Duration::ZERO).unwrap().is_none());
+        assert!(
+            parent
+                .receive(&mut bytes, Duration::ZERO)
+                .unwrap()
+                .is_none()
+        );
         drop(child);
         let (len, fds) = parent.receive(&mut bytes, patience).unwrap().unwrap();
         assert_eq!((len, fds.len()), (0, 0));
