@@ -355,7 +355,11 @@ pub fn held(place: &Place, server: &Served) -> Bytes {
     let ended = place.run(&["status", "--pool", &server.tcp(), "--json"]);
     let report: Value = serde_json::from_str(&ended.out).unwrap_or(Value::Null);
     let granted = &report["servers"][0]["granted_bytes"];
-    Bytes(granted.as_u64().unwrap_or_else(|| panic!("no status: {ended:?}")))
+    Bytes(
+        granted
+            .as_u64()
+            .unwrap_or_else(|| panic!("no status: {ended:?}")),
+    )
 }
 
 /// Waits until a server has all of its memory back.
