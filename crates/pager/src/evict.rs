@@ -108,13 +108,16 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     fn move_out(&mut self, index: ChunkIndex, slab: SlabNo) -> Mask {
         let chunk = self.table.get(index);
         let (number, wanted) = (chunk.number, chunk.resident);
-        let taken = chunk.staged | self.staging.taken(slab);
+        // A move takes along whatever is there. Between two pages that are to leave there may be
+        // pages that surely are not there (their only copy is elsewhere), but none of which nothing
+        // is known: the program may have given one back and written to it again.
+        let unknown = !(chunk.resident | chunk.staged | chunk.far);
+        let taken = chunk.staged | self.staging.taken(slab) | unknown;
         let mut moved: Mask = 0;
         // Pages before this one were made our own already.
         let mut unshared = 0;
         let mut first = wanted.trailing_zeros() as usize;
         while first < CHUNK_PAGES {
-            // Up to the next frame that is in use; holes between are fine.
             let blocked = (first..CHUNK_PAGES)
                 .find(|&place| taken & bit(place) != 0)
                 .unwrap_or(CHUNK_PAGES);
