@@ -3,8 +3,11 @@
 
 use crate::common::{Ended, Place, Running, place};
 use crate::launch::{left_behind, until};
+use muninn_sys::proc::{RealProc, status};
+use muninn_sys::signal::PidFd;
 use muninn_sys::uffd::supported_features;
 use muninn_types::Bytes;
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// One line of 96 MiB: `tail` has to keep it until it has seen the end of it.
@@ -63,6 +66,54 @@ fn a_lower_limit_takes_effect_while_processes_hold_memory() {
         (Some(0), "100663296", "")
     );
     assert_eq!(left_behind(&place), [] as [String; 0]);
+}
+
+#[test]
+fn a_killed_server_ends_those_who_had_pages_there_and_nothing_hangs() {
+    if !possible() {
+        return;
+    }
+    let place = place();
+    let script = format!("{{ {ONE_LINE}; while printf .; do sleep 0.02; done; }} | tail -n 1");
+    let args = ["run", "--local", "64MiB", "--", "sh", "-c", &script];
+    let running = Running::start(place.command(&args));
+    let launcher = running.pid();
+    let far = |process: &Value| process["far_bytes"].as_u64().unwrap() >= 16 << 20;
+    let mut holder = None;
+    until("pages leave", || {
+        let job = job(&place, launcher).unwrap_or_default();
+        let processes = job["processes"].as_array().cloned().unwrap_or_default();
+        holder = processes.into_iter().find(far);
+        holder.is_some()
+    });
+    let pid = holder.unwrap()["pid"].as_u64().unwrap();
+    let server = server_of(launcher);
+    let handle = PidFd::open(server as i32).unwrap();
+    handle.send(Signal::KILL).unwrap();
+    let ended = running.end();
+    // `tail` was killed, and the loop ends when nobody reads what it writes.
+    assert_eq!(ended.code, Some(128 + 9), "{ended:?}");
+    assert!(
+        ended.err.contains(&format!(
+            "muninn: the embedded memory server has ended (signal: 9 (SIGKILL)); process {pid} had \
+             pages there and was ended\n"
+        )),
+        "{ended:?}"
+    );
+    assert_eq!(left_behind(&place), [] as [String; 0]);
+}
+
+/// The server among the children of a launcher.
+fn server_of(launcher: u32) -> u32 {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_server = |pid: &u32| {
+        let of_launcher =
+            status(&RealProc, *pid as i32).is_ok_and(|status| status.ppid == u64::from(launcher));
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        of_launcher && line.split(|b| *b == 0).any(|word| word == b"serve")
+    };
+    pids.into_iter().find(is_server).expect("there is a server")
 }
 
 #[test]

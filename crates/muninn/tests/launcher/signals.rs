@@ -112,8 +112,8 @@ fn a_killed_program_is_reported_and_a_killed_server_is_named() {
     assert_eq!(ended.code, Some(5));
     assert_eq!(
         ended.err.replace(WITHOUT, ""),
-        "muninn: the embedded memory server has ended (signal: 9 (SIGKILL)), and pages that were \
-         there are lost: the program will be ended when it needs one\n"
+        "muninn: the embedded memory server has ended (signal: 9 (SIGKILL)); no process had pages \
+         there\n"
     );
     assert_eq!(left_behind(&place), [] as [String; 0]);
 }

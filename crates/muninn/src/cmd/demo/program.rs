@@ -138,7 +138,7 @@ fn run_all(program: &mut Program) -> Result<(), Failure> {
         };
         let out = scratch.path().join("sorted");
         let report = launched.run(&limit.to_string(), Stdio::from(File::create(&out)?))?;
-        if report.exit_code != 0 {
+        if report.exit_code != 0 || report.message.is_some() {
             let why = report.message.unwrap_or_default();
             return Err(Failure::failed(format!(
                 "the demo cannot go on: {} ended with code {} at {share} local: {why}",

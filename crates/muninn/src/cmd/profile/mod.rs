@@ -176,7 +176,7 @@ fn options(args: &Args) -> Vec<OsString> {
 }
 
 fn succeeded(report: Report, limit: Bytes) -> Result<Report, Failure> {
-    if report.exit_code == 0 {
+    if report.exit_code == 0 && report.message.is_none() {
         return Ok(report);
     }
     let how = match &report.signal {

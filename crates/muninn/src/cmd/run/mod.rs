@@ -43,8 +43,9 @@ Examples:
   muninn run --local 25% --peak 8GiB --json run.json -- make -j2
 
 With no pool named, a memory server is started on this machine, for this run alone. The exit code is
-that of the program; 128 and the number of a signal that ended it; 126 or 127 if it cannot be
-executed or is not there; else as for all commands.")]
+that of the program; 128 and the number of a signal that ended it; 1 if one of its processes was
+ended because its pages could not be had back, whatever the program made of that; 126 or 127 if it
+cannot be executed or is not there; else as for all commands.")]
 pub struct Args {
     /// Memory that may stay local, for the program and all it starts: a size such as 1GiB, or a share
     /// of the program's peak such as 50%
@@ -136,13 +137,16 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
         );
     let embedded = servers.is_embedded();
     let started = Instant::now();
-    let end = Supervisor::new(&job.0, &mut servers)?.run(&mut command)?;
+    let mut supervisor = Supervisor::new(&job.0, &mut servers)?;
+    let end = supervisor.run(&mut command)?;
+    let lost = supervisor.lost();
     let ran = Ran {
         command: args.command.iter().map(shown).collect(),
         end,
         time: started.elapsed(),
         cpu: reap::children_cpu_time(),
         embedded,
+        lost,
     };
     let report = Report::new(&job.0, ran)?;
     finish(args, json, &report)?;
@@ -150,7 +154,16 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     if args.peak.is_none() && report.peak_bytes > 0 && report.signal.is_none() {
         peaks.remember(&program, arguments, Bytes(report.peak_bytes));
     }
-    Ok(ExitCode::from(end.exit_code()))
+    Ok(ExitCode::from(exit_code(&report)))
+}
+
+/// The program's own code. Only that it succeeded is not believed where one of its processes was
+/// ended for want of its pages.
+fn exit_code(report: &Report) -> u8 {
+    match (report.exit_code, &report.message) {
+        (0, Some(_)) => Exit::Failed as u8,
+        (code, _) => code,
+    }
 }
 
 fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Failure> {

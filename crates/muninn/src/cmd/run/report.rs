@@ -33,7 +33,7 @@ pub struct Report {
     pub prefetch: String,
     pub evict: String,
     pub threshold: String,
-    /// The last words of a runtime that gave up.
+    /// Why a process was ended by Muninn: the last words of its runtime, or what the launcher saw.
     pub message: Option<String>,
     pub counters: Snapshot,
 }
@@ -46,6 +46,8 @@ pub struct Ran {
     pub time: Duration,
     pub cpu: (Duration, Duration),
     pub embedded: bool,
+    /// What was lost with the embedded server.
+    pub lost: Option<String>,
 }
 
 impl Report {
@@ -69,7 +71,7 @@ impl Report {
             prefetch: config.prefetch.to_string(),
             evict: config.evict.to_string(),
             threshold: config.threshold.to_string(),
-            message: job.message().map(|message| describe(&message)),
+            message: ran.lost.or_else(|| Some(describe(&job.message()?))),
             counters: job.total(),
         })
     }

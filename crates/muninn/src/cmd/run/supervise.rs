@@ -52,6 +52,7 @@ pub struct Supervisor<'a> {
     relay: Relay,
     job: &'a Job,
     servers: &'a mut Servers,
+    lost: Option<String>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -62,7 +63,13 @@ impl<'a> Supervisor<'a> {
             relay: Relay::watch().map_err(Failure::failed)?,
             job,
             servers,
+            lost: None,
         })
+    }
+
+    /// What was lost with the embedded server, if anything was.
+    pub fn lost(&mut self) -> Option<String> {
+        self.lost.take()
     }
 
     /// Starts the program and returns when it and all its descendants have ended.
@@ -125,11 +132,37 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Without its server a process that has pages there could only wait for them, until the lease
+    /// of a day is over.
     fn server_ended(&mut self, how: &str) {
-        eprintln!(
-            "muninn: the embedded memory server has ended ({how}), and pages that were there are \
-             lost: the program will be ended when it needs one"
-        );
+        let mut ended = Vec::new();
+        for place in self.job.places() {
+            let counters = place.counters().snapshot();
+            if counters.managed_bytes == 0 && counters.grants == 0 {
+                continue;
+            }
+            // Alive when it has a handle: so the handle is its own.
+            if let Ok(process) = PidFd::open(place.pid() as i32)
+                && place.is_alive()
+                && process.send(Signal::KILL).is_ok()
+            {
+                ended.push(place.pid().to_string());
+            }
+        }
+        let lost = match &ended[..] {
+            [] => "no process had pages there".to_string(),
+            [pid] => format!("process {pid} had pages there and was ended"),
+            pids => format!(
+                "processes {} had pages there and were ended",
+                pids.join(", ")
+            ),
+        };
+        let text = format!("the embedded memory server has ended ({how}); {lost}");
+        if ended.is_empty() {
+            eprintln!("muninn: {text}");
+        } else {
+            self.lost = Some(text);
+        }
         self.servers.forget_embedded();
     }
 
