@@ -85,6 +85,8 @@ pub struct Engine<K, F> {
     max_far_pages: u64,
     /// Where the last batch of first touches ended, and how long it was.
     pub(crate) zero_next: (PageNo, u64),
+    /// The chunk of the page that is being served: what comes along with it must not push it out.
+    pub(crate) guarded: Option<ChunkIndex>,
     /// A chunk that left while the address space was changing.
     pub(crate) doubt: Option<PageRange>,
     /// Pages of zeros, to copy from.
@@ -126,6 +128,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             growth_rate: 0.0,
             max_far_pages: settings.max_far.map_or(u64::MAX, |max| max.0 / page_bytes),
             zero_next: (PageNo(0), 0),
+            guarded: None,
             doubt: None,
             zeros: &ZEROS,
             scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),

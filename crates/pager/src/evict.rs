@@ -60,6 +60,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.table.get(index).resident == 0 {
                 continue;
             }
+            // Its page was just brought in, and nobody has used it yet.
+            if self.guarded == Some(index) {
+                kept(self);
+                continue;
+            }
             if self.is_changing() {
                 kept(self);
                 return Ok(Evicted::Changing);
@@ -82,6 +87,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.table.get(index).resident != 0 {
                 kept(self);
             }
+            // All zeros: there is nothing left to know.
+            self.remove_if_empty(index);
             return Ok(Evicted::Pages(pages));
         }
         Ok(Evicted::Nothing)

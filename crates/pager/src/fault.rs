@@ -214,7 +214,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             &mut window,
         );
         self.prefetch = policy;
+        self.guarded = self.table.find(ChunkNo::of(page));
         let result = self.fetch_window(&window, upper);
+        self.guarded = None;
         self.window = window;
         result
     }

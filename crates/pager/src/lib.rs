@@ -1,4 +1,21 @@
-//! The page engine of a client.
+//! The page engine of a client: far memory for a program that knows nothing of it.
+//!
+//! Threads, and what each may touch:
+//!
+//! - the [`steward`] looks at resident memory every millisecond and decides what may be held;
+//! - the pager ([`actor`]) serves faults and evicts; it alone changes what is known of pages
+//!   ([`engine`], with [`fault`], [`evict`] and [`space`]);
+//! - the [`clerk`] asks servers for memory ahead of need and keeps the leases.
+//!
+//! Below the engine are the kernel ([`process`]) and the pool ([`servers`]), behind the traits of
+//! [`below`], so that all of it runs over fakes as well (`model.rs`).
+//!
+//! A page that leaves is moved to a frame of the [`staging`] area, hashed, and written if it changed;
+//! one that comes in is read into a frame that another has left and moved from there. Nothing is
+//! allocated or freed on the way once memory is full.
+//!
+//! [`birth`] and [`fork`] are for children.
+
 mod actor;
 mod below;
 mod birth;
@@ -9,6 +26,8 @@ mod engine;
 mod evict;
 mod fault;
 pub mod fork;
+#[cfg(test)]
+mod model;
 mod process;
 mod ranges;
 mod runtime;

@@ -87,9 +87,6 @@ impl Process {
     pub fn pagemap(&self) -> &Pagemap {
         &self.pagemap
     }
-    pub fn place(&self) -> &Place {
-        &self.place
-    }
 }
 
 impl Kernel for Process {

@@ -121,7 +121,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
     }
 
-    fn remove_if_empty(&mut self, index: ChunkIndex) {
+    pub(crate) fn remove_if_empty(&mut self, index: ChunkIndex) {
         let chunk = self.table.get_mut(index);
         if !chunk.is_empty() {
             return;

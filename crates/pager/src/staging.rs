@@ -41,10 +41,6 @@ impl Staging {
         }
     }
 
-    pub fn frames(&self) -> PageRange {
-        self.frames
-    }
-
     /// The frame of a place in a slab.
     pub fn frame(&self, slab: SlabNo, place: usize) -> PageNo {
         let at = usize::from(slab.0) * CHUNK_PAGES + place;

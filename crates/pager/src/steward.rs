@@ -100,10 +100,6 @@ impl Steward {
         }
     }
 
-    pub fn job(&self) -> &Job {
-        &self.job
-    }
-
     /// Waits for the next look.
     pub fn sleep(&self, active: bool) {
         let small = self.resident * PAGE_SIZE as u64 * 8 < self.job.limit().0;

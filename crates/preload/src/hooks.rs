@@ -78,7 +78,8 @@ extern "C" fn in_child() {
 fn start(link: Option<RawFd>) {
     let Some(job) = JOB.get() else { return };
     let work = move || Runtime::run(&crate::OwnThreads, job.get(), link, &SEPARATED);
-    let started = muninn_pager::Threads::spawn(&crate::OwnThreads, "muninn-steward", Box::new(work));
+    let started =
+        muninn_pager::Threads::spawn(&crate::OwnThreads, "muninn-steward", Box::new(work));
     if started.is_err() {
         SEPARATED.store(true, Ordering::Release);
         if link.is_some() {

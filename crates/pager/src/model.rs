@@ -1,0 +1,362 @@
+//! The engine over a fake kernel and a fake pool, against a plain array.
+//!
+//! A program of one thread writes and reads pages, gives some back, moves and unmaps some, pins some,
+//! while the allowance changes and chunks are evicted in between; the kernel refuses and stops half
+//! way as it likes. After every step the invariants are counted out, and every read must see what was
+//! last written.
+
+use crate::below::{Far, FarError, Kernel, Transfer};
+use crate::chunk::{Page, bit};
+use crate::engine::{Engine, Settings};
+use crate::fault::Served;
+use muninn_job::Counters;
+use muninn_net::Grant;
+use muninn_policy::evict::EvictPolicy;
+use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_sys::uffd::fake::{Call, FakeFaultDevice, FakeSpace, Script, Touch};
+use muninn_sys::uffd::{Cause, Event, EventBuffer, FaultDevice, Features, PageRange, RegisterMode};
+use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const PAGES: u64 = 96;
+const FRAMES: u64 = 64;
+
+#[derive(Debug)]
+struct FakeKernel {
+    space: FakeSpace,
+    program: FakeFaultDevice,
+    staging: FakeFaultDevice,
+    counters: Counters,
+}
+
+impl Kernel for FakeKernel {
+    type Device = FakeFaultDevice;
+    fn program(&self) -> &FakeFaultDevice {
+        &self.program
+    }
+    fn staging(&self) -> &FakeFaultDevice {
+        &self.staging
+    }
+    fn discard(&self, frames: PageRange) {
+        self.space.remove(frames);
+    }
+    fn present(&self, range: PageRange) -> u64 {
+        let there = range.iter().enumerate();
+        there
+            .filter(|(_, page)| self.space.is_present(*page))
+            .fold(0, |mask, (at, _)| mask | 1 << at)
+    }
+    fn is_mapped(&self, _: PageNo) -> bool {
+        false
+    }
+    fn unshare(&self, _: PageRange) -> bool {
+        false
+    }
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// A pool in memory, with little room.
+#[derive(Debug, Default)]
+struct FakeFar {
+    pages: HashMap<(GrantId, u32), Box<Page>>,
+    granted: u64,
+    released: u64,
+    grants_max: u64,
+}
+
+impl Far for FakeFar {
+    unsafe fn read(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
+        for transfer in transfers {
+            let page = &self.pages[&(transfer.grant.id, transfer.place)];
+            // SAFETY: the engine's promise.
+            unsafe { *transfer.near = **page };
+        }
+        Ok(())
+    }
+    unsafe fn write(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
+        for transfer in transfers {
+            let key = (transfer.grant.id, transfer.place);
+            // SAFETY: the engine's promise.
+            self.pages.insert(key, Box::new(unsafe { *transfer.near }));
+        }
+        Ok(())
+    }
+    fn grant(&mut self) -> Result<Grant, FarError> {
+        if self.granted - self.released == self.grants_max {
+            return Err(FarError::Full("full".to_string()));
+        }
+        self.granted += 1;
+        Ok(Grant {
+            server: ServerId(0),
+            id: GrantId(self.granted),
+            bytes: Bytes::pages(32),
+        })
+    }
+    fn granted(&mut self) -> Option<Grant> {
+        None
+    }
+    fn replenish(&mut self, _: u64, _: u64) {}
+    fn release(&mut self, _: Grant) {
+        self.released += 1;
+    }
+}
+
+struct World {
+    engine: Engine<FakeKernel, FakeFar>,
+    space: FakeSpace,
+    /// What each page must hold; `None` where nothing is mapped.
+    model: Vec<Option<u64>>,
+    next_value: u64,
+}
+
+impl World {
+    fn new(evict: EvictPolicy, prefetch: PrefetchPolicy, grants_max: u64) -> World {
+        let space = FakeSpace::new(PAGES + FRAMES).unwrap();
+        let events = Features::EVENT_REMAP | Features::EVENT_REMOVE | Features::EVENT_UNMAP;
+        let program = space.open(events);
+        let staging = space.open(Features::SIGBUS);
+        let frames = PageRange::new(space.page(PAGES), FRAMES);
+        // SAFETY: fake memory.
+        unsafe { program.register(PageRange::new(space.page(0), PAGES), RegisterMode::MISSING) }
+            .unwrap();
+        // SAFETY: fake memory.
+        unsafe { staging.register(frames, RegisterMode::MISSING) }.unwrap();
+        let kernel = FakeKernel {
+            space: space.clone(),
+            program,
+            staging,
+            counters: Counters::default(),
+        };
+        let far = FakeFar {
+            grants_max,
+            ..FakeFar::default()
+        };
+        let settings = Settings {
+            evict,
+            prefetch,
+            max_far: None,
+        };
+        World {
+            engine: Engine::new(kernel, far, frames, &settings),
+            space,
+            model: vec![Some(0); PAGES as usize],
+            next_value: 0,
+        }
+    }
+
+    /// Reads events and serves faults until nobody waits.
+    fn settle(&mut self) {
+        let mut events = EventBuffer::new();
+        let mut faults = Vec::new();
+        for _ in 0..100 {
+            self.engine.kernel.program.read_events(&mut events).unwrap();
+            while let Some(event) = events.pop() {
+                match event {
+                    Event::Fault(fault) => faults.push(fault),
+                    Event::Remove(range) => self.engine.handle_remove(range),
+                    Event::Unmap(range) => self.engine.handle_unmap(range).unwrap(),
+                    Event::Remap { from, to } => self.engine.handle_remap(from, to).unwrap(),
+                    Event::Fork(_) => unreachable!("nobody forks here"),
+                }
+            }
+            faults.retain(|fault| self.engine.serve(fault).unwrap() == Served::Later);
+            if faults.is_empty() && self.engine.kernel.program.pending() == 0 {
+                return;
+            }
+        }
+        panic!("a fault is never served: {faults:?}");
+    }
+
+    /// Touches a page until it is there.
+    fn touch(&mut self, page: PageNo, value: Option<u64>) {
+        for _ in 0..20 {
+            let touch = match value {
+                Some(value) => self.space.store(1, page, &value.to_le_bytes()),
+                None => self.space.touch(1, page, false),
+            };
+            match touch {
+                Touch::Done => return,
+                Touch::Waits => self.settle(),
+                other => panic!("{page:?}: {other:?}"),
+            }
+        }
+        panic!("{page:?} never comes");
+    }
+
+    fn check(&mut self, at: usize) {
+        let page = self.space.page(at as u64);
+        self.touch(page, None);
+        let bytes = self.space.load(page);
+        let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(Some(found), self.model[at], "page {at}");
+    }
+
+    /// What the engine counts is what there is.
+    fn count_out(&self) {
+        let engine = &self.engine;
+        let (mut resident, mut staged, mut far) = (0, 0, 0);
+        for chunk in engine.table.chunks() {
+            assert!(!chunk.is_empty());
+            assert_eq!(chunk.resident & chunk.staged, 0, "{chunk:?}");
+            assert_eq!(chunk.staged & !chunk.far, 0, "{chunk:?}");
+            resident += chunk.resident.count_ones();
+            staged += chunk.staged.count_ones();
+            far += chunk.far.count_ones();
+            for place in 0..16 {
+                let there = self.space.is_present(chunk.number.page(place));
+                let known = chunk.resident & bit(place) != 0;
+                let gone = (chunk.staged | chunk.remote()) & bit(place) != 0;
+                assert!(
+                    !known || there,
+                    "a resident page is absent: {chunk:?} {place}"
+                );
+                assert!(
+                    !gone || !there,
+                    "a page is in two places: {chunk:?} {place}"
+                );
+            }
+        }
+        assert_eq!(engine.resident, u64::from(resident));
+        assert_eq!(engine.staged, u64::from(staged));
+        assert_eq!(engine.slots.live_slots(), u64::from(far));
+        let frames = PageRange::new(self.space.page(PAGES), FRAMES);
+        let used = frames.iter().filter(|page| self.space.is_present(*page));
+        assert_eq!(used.count() as u64, engine.held() - engine.resident);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize),
+    Zero(usize),
+    Read(usize),
+    Evict,
+    Allow(u64),
+    Remove(usize, usize),
+    Remap(usize, usize, usize),
+    Pin(usize, bool),
+    Quiesce,
+    Refuse(Call, Script),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let page = 0..PAGES as usize;
+    let refusals = prop_oneof![
+        Just(Script::Fail(Cause::Again)),
+        Just(Script::Fail(Cause::Busy)),
+        Just(Script::Fail(Cause::Invalid)),
+        Just(Script::StopAfter(1)),
+        Just(Script::StopAfter(3)),
+    ];
+    let copies = prop_oneof![Just(Script::Fail(Cause::Again)), Just(Script::StopAfter(1))];
+    let step = prop_oneof![
+        6 => page.clone().prop_map(Step::Write),
+        1 => page.clone().prop_map(Step::Zero),
+        6 => page.clone().prop_map(Step::Read),
+        4 => Just(Step::Evict),
+        1 => (2..PAGES).prop_map(Step::Allow),
+        1 => (page.clone(), 1..20usize).prop_map(|(at, len)| Step::Remove(at, len)),
+        1 => (page.clone(), page.clone(), 1..12usize).prop_map(|(a, b, n)| Step::Remap(a, b, n)),
+        1 => (page, any::<bool>()).prop_map(|(at, pin)| Step::Pin(at, pin)),
+        1 => Just(Step::Quiesce),
+        1 => refusals.prop_map(|script| Step::Refuse(Call::Move, script)),
+        1 => copies.prop_map(|script| Step::Refuse(Call::Copy, script)),
+    ];
+    prop::collection::vec(step, 1..250)
+}
+
+fn run(world: &mut World, steps: &[Step]) {
+    for step in steps {
+        match *step {
+            Step::Write(at) if world.model[at].is_some() => {
+                world.next_value += 1;
+                let value = world.next_value;
+                world.touch(world.space.page(at as u64), Some(value));
+                world.model[at] = Some(value);
+            }
+            Step::Zero(at) if world.model[at].is_some() => {
+                world.touch(world.space.page(at as u64), Some(0));
+                world.model[at] = Some(0);
+            }
+            Step::Read(at) if world.model[at].is_some() => world.check(at),
+            Step::Evict => {
+                world.engine.evict_some(false).unwrap();
+                world.engine.shrink();
+            }
+            Step::Allow(pages) => world.engine.set_allowed(pages),
+            Step::Remove(at, len) => {
+                let len = len.min(PAGES as usize - at);
+                if world.model[at..at + len].iter().all(Option::is_some) {
+                    let range = PageRange::new(world.space.page(at as u64), len as u64);
+                    world.space.remove(range);
+                    world.model[at..at + len].fill(Some(0));
+                    world.settle();
+                }
+            }
+            Step::Remap(from, to, len) => {
+                let len = len.min(PAGES as usize - from.max(to));
+                let apart = from + len <= to || to + len <= from;
+                if apart && world.model[from..from + len].iter().all(Option::is_some) {
+                    let target = PageRange::new(world.space.page(to as u64), len as u64);
+                    world.space.unmap(target);
+                    let source = PageRange::new(world.space.page(from as u64), len as u64);
+                    world.space.remap(source, target.first());
+                    world.model.copy_within(from..from + len, to);
+                    world.model[from..from + len].fill(None);
+                    world.settle();
+                }
+            }
+            Step::Pin(at, pin) => {
+                let page = PageRange::one(world.space.page(at as u64));
+                world.space.set_busy(page, pin);
+            }
+            Step::Quiesce => world.engine.quiesce(),
+            Step::Refuse(call, script) => {
+                world.engine.kernel.program.script(call, script);
+                if call == Call::Move {
+                    world.engine.kernel.staging.script(call, script);
+                }
+            }
+            _ => {}
+        }
+        world.count_out();
+    }
+    for at in 0..PAGES as usize {
+        if world.model[at].is_some() {
+            world.check(at);
+        }
+    }
+}
+
+fn evict_policy() -> impl Strategy<Value = EvictPolicy> {
+    prop::sample::select(EvictPolicy::ALL.to_vec())
+}
+fn prefetch_policy() -> impl Strategy<Value = PrefetchPolicy> {
+    prop::sample::select(PrefetchPolicy::ALL.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_program_sees_what_it_wrote(
+        evict in evict_policy(),
+        prefetch in prefetch_policy(),
+        allowed in 2..PAGES,
+        steps in steps(),
+    ) {
+        let mut world = World::new(evict, prefetch, 100);
+        world.engine.set_allowed(allowed);
+        run(&mut world, &steps);
+    }
+
+    #[test]
+    fn a_full_pool_loses_nothing(allowed in 8..PAGES, steps in steps()) {
+        let mut world = World::new(EvictPolicy::default(), PrefetchPolicy::default(), 1);
+        world.engine.set_allowed(allowed);
+        run(&mut world, &steps);
+    }
+}
