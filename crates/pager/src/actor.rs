@@ -19,7 +19,6 @@ use crate::ranges::{Ranges, Recently};
 use crate::servers::Servers;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
-use crate::vigil::Vigil;
 use muninn_sys::clock;
 use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
 use muninn_sys::uffd::{
@@ -54,7 +53,6 @@ pub struct Actor {
     pub(crate) births: Births,
     /// Memory that was given back a moment ago: the kernel may not have dropped its pages yet.
     removed: Recently,
-    vigil: Vigil,
     /// Whether reading the device sleeps.
     sleeps: bool,
     /// A fault was just served.
@@ -79,7 +77,6 @@ impl Actor {
             areas: Ranges::default(),
             events: EventBuffer::new(),
             pending: Vec::with_capacity(PENDING_MAX),
-            vigil: Vigil::default(),
             sleeps: true,
             served: false,
         }
@@ -137,8 +134,7 @@ impl Actor {
             self.births.wait(self.engine.kernel.program());
             return Some(Duration::ZERO);
         }
-        // Right after a fault the next one is waited for first.
-        (self.wants_work() && !self.vigil.is_kept()).then_some(Duration::ZERO)
+        self.wants_work().then_some(Duration::ZERO)
     }
 
     fn wants_work(&self) -> bool {
@@ -166,20 +162,9 @@ impl Actor {
     /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves
     /// asking first; only where a read must not sleep is it told so.
     fn read_some(&mut self, patience: Option<Duration>) {
-        let device = self.engine.kernel.program();
         let Some(patience) = patience else {
-            let events = &mut self.events;
-            if !self.sleeps
-                && self
-                    .vigil
-                    .keep(|| device.read_events(events).unwrap_or(0) > 0)
-            {
-                return;
-            }
-            self.set_sleeps(!self.vigil.is_kept());
-            if self.sleeps {
-                let _ = self.engine.kernel.program().read_events(&mut self.events);
-            }
+            self.set_sleeps(true);
+            let _ = self.engine.kernel.program().read_events(&mut self.events);
             return;
         };
         self.set_sleeps(false);
@@ -258,7 +243,6 @@ impl Actor {
                 Served::Done => {
                     self.served = true;
                     self.engine.kernel.counters().faults.fetch_add(1, Relaxed);
-                    self.vigil.handle_fault(fault.thread);
                 }
                 Served::Later => {
                     faults[later] = fault;

@@ -298,8 +298,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// A frame for a page to come in, when memory is short; makes one free if need be. `None` where
     /// the page may take new memory instead, because there is some or because nothing can be moved.
-    pub(crate) fn frame_for_page(&mut self) -> Result<Option<PageNo>, Fatal> {
-        if self.has_room(1) {
+    /// `in_hand` are pages that will be held, too, and are not counted yet.
+    pub(crate) fn frame_for_page(&mut self, in_hand: u64) -> Result<Option<PageNo>, Fatal> {
+        if self.has_room(in_hand + 1) {
             return Ok(None);
         }
         if let Some(frame) = self.take_frame() {

@@ -148,7 +148,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// The far page, then those that will be wanted next.
     fn fetch(&mut self, page: PageNo, thread: u32) -> Result<Served, Fatal> {
         let mut one = [self.arriving(page)];
-        one[0].frame = self.frame_for_page()?;
+        one[0].frame = self.frame_for_page(0)?;
         // Making room may have changed nothing about this page: it is remote.
         let served = self.bring_in(&mut one, Class::Demand)?;
         if served == Served::Later {
@@ -233,7 +233,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let page = PageNo(upper << 32 | u64::from(index.0));
             let mut arriving = self.arriving(page);
             if window.landing == Landing::Mapped {
-                arriving.frame = self.frame_for_page()?;
+                arriving.frame = self.frame_for_page(len as u64)?;
                 // Evicting for one neighbour may have brought another's chunk into motion, never a
                 // remote page; but a window must not push out what it has just brought in.
                 if arriving.frame.is_none() && !self.has_room(len as u64 + 1) {
@@ -520,7 +520,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let mut done = 0;
         while done < pages {
             let to = PageNo(page.0 + done as u64);
-            let landed = match self.frame_for_page()? {
+            let landed = match self.frame_for_page(0)? {
                 Some(frame) => {
                     // SAFETY: taken out of staging: present, and nobody else's.
                     unsafe { self.kernel.frame(frame) }.fill(0);

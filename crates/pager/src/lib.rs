@@ -39,7 +39,6 @@ mod space;
 mod staging;
 mod steward;
 mod table;
-mod vigil;
 
 pub use below::{Far, FarError, Kernel, Transfer};
 pub use chunk::Page;
