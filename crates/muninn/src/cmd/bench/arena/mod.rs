@@ -127,7 +127,8 @@ impl Arena {
         match backend {
             Backend::Plain | Backend::Shm => return Ok(()),
             Backend::Tcp => {
-                let memory = far.to_string();
+                // What the program before had may still be on its way back.
+                let memory = Bytes(far.0 * 3).to_string();
                 let args = ["--memory", &memory, "--listen", "127.0.0.1:0", "--insecure"];
                 self.server = Some(EmbeddedServer::start(args).map_err(|e| text(&e))?);
                 return Ok(());

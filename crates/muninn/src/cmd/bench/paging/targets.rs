@@ -60,6 +60,7 @@ pub fn check(rows: &[Row], fits: Option<&Fits>) -> Vec<Target> {
     // The runtime's part is not the program's, as far as it says so and within its bound.
     let over = ours()
         .map(|row| row.over_limit_mib - row.runtime_mib.unwrap_or(0.0).min(RUNTIME_MIB))
+        .map(|over| over.max(0.0))
         .reduce(f64::max);
     let runtime = ours().filter_map(|row| row.runtime_mib).reduce(f64::max);
     // Two threads beside one, each at its local ratio.
