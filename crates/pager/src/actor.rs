@@ -14,6 +14,7 @@ use crate::engine::{Engine, Fatal};
 use crate::evict::Evicted;
 use crate::fault::Served;
 use crate::fork;
+use crate::order::{Change, Order};
 use crate::process::Process;
 use crate::ranges::{Ranges, Recently};
 use crate::servers::Servers;
@@ -48,6 +49,9 @@ pub struct Actor {
     pub(crate) engine: Engine<Process, Servers>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) areas: Ranges,
+    order: Order,
+    /// Kept from one event to the next, so that it is not allocated again.
+    changes: Vec<Change>,
     events: EventBuffer<Userfaultfd>,
     pending: Vec<Fault>,
     pub(crate) births: Births,
@@ -75,6 +79,8 @@ impl Actor {
             removed: Recently::default(),
             shared,
             areas: Ranges::default(),
+            order: Order::default(),
+            changes: Vec::new(),
             events: EventBuffer::new(),
             pending: Vec::with_capacity(PENDING_MAX),
             sleeps: true,
@@ -103,6 +109,7 @@ impl Actor {
 
     fn turn(&mut self) -> Result<(), Fatal> {
         self.read_events()?;
+        self.settle_changes()?;
         if self.shared.may_evict() {
             self.engine.set_allowed(self.shared.allowed_pages());
         }
@@ -125,7 +132,7 @@ impl Actor {
 
     /// How long to wait for events; `None` where reading them may sleep.
     fn patience(&mut self) -> Option<Duration> {
-        if !self.pending.is_empty() || self.shared.has_offers() {
+        if !self.pending.is_empty() || self.shared.has_offers() || self.order.is_waiting() {
             return Some(CHANGE_WAIT);
         }
         if !self.births.is_empty() {
@@ -190,17 +197,37 @@ impl Actor {
                 self.removed.insert(range, clock::now());
                 self.engine.handle_remove(range);
             }
-            Event::Unmap(range) => {
-                self.areas.remove(range);
-                self.engine.handle_unmap(range)?;
-            }
-            Event::Remap { from, to } => {
-                self.areas.remove(from);
-                self.areas.insert(PageRange::new(to, from.pages()));
-                self.engine.handle_remap(from, to)?;
-            }
+            Event::Unmap(range) => self.follow_change(Change::Unmap(range))?,
+            Event::Remap { from, to } => self.follow_change(Change::Remap { from, to })?,
             Event::Fork(device) => self.handle_fork(device)?,
         }
+        Ok(())
+    }
+
+    fn follow_change(&mut self, change: Change) -> Result<(), Fatal> {
+        let mut changes = std::mem::take(&mut self.changes);
+        self.order.handle(change, &mut self.areas, &mut changes);
+        self.apply_changes(changes)
+    }
+
+    /// Once no change is under way, none is waited for either.
+    fn settle_changes(&mut self) -> Result<(), Fatal> {
+        if !self.order.is_waiting() || self.device().is_changing() {
+            return Ok(());
+        }
+        let mut changes = std::mem::take(&mut self.changes);
+        self.order.handle_calm(&mut self.areas, &mut changes);
+        self.apply_changes(changes)
+    }
+
+    fn apply_changes(&mut self, mut changes: Vec<Change>) -> Result<(), Fatal> {
+        for change in changes.drain(..) {
+            match change {
+                Change::Unmap(range) => self.engine.handle_unmap(range)?,
+                Change::Remap { from, to } => self.engine.handle_remap(from, to)?,
+            }
+        }
+        self.changes = changes;
         Ok(())
     }
 

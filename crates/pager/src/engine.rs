@@ -22,9 +22,11 @@ use muninn_job::Counters;
 use muninn_policy::evict::{Arrival, Evict, EvictPolicy, PageIndex};
 use muninn_policy::prefetch::{Prefetch, PrefetchPolicy, Window};
 use muninn_policy::urgency::Urgency;
+use muninn_sys::clock;
 use muninn_sys::uffd::{FaultDevice, PageRange};
-use muninn_types::{Bytes, PAGE_SIZE, PageNo};
+use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// How an engine works.
 #[derive(Clone, Debug)]
@@ -53,6 +55,9 @@ pub enum Fatal {
 /// How far held pages may pass the allowance when nothing can be moved, before a full pool ends the
 /// program.
 const OVERDRAFT: u64 = Bytes::mib(8).0 / PAGE_SIZE as u64;
+/// How long a full pool is waited for, and how often it is asked.
+const FULL_PATIENCE: Nanos = Nanos::millis(15_000);
+const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// A part of the allowance is for pages on their way out, between these.
 const STAGED_SHARE: u64 = 16;
 const STAGED_MIN: u64 = 64;
@@ -95,6 +100,7 @@ pub struct Engine<K, F> {
     pub(crate) scratch: Box<[Page]>,
     /// The pool had no room; looked at again when the allowance changes.
     pub(crate) full: Option<String>,
+    full_since: Option<Nanos>,
 }
 
 /// Zeros that take no memory until somebody reads them, and then one page.
@@ -133,6 +139,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             zeros: &ZEROS,
             scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),
             full: None,
+            full_since: None,
         }
     }
 
@@ -196,13 +203,24 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// What the program does with the next page of memory when there is none: end, or go on a
     /// little above what is allowed.
-    pub(crate) fn check_overdraft(&self) -> Result<(), Fatal> {
-        match &self.full {
-            Some(why) if self.held() > self.allowed.saturating_add(OVERDRAFT) => {
-                Err(Fatal::Full(why.clone()))
-            }
-            _ => Ok(()),
+    pub(crate) fn check_overdraft(&mut self) -> Result<(), Fatal> {
+        let Some(why) = &self.full else {
+            self.full_since = None;
+            return Ok(());
+        };
+        if self.held() <= self.allowed.saturating_add(OVERDRAFT) {
+            return Ok(());
         }
+        // What others had may be on its way back: they ended, and their leases run out.
+        let now = clock::now();
+        let since = *self.full_since.get_or_insert(now);
+        if now.saturating_sub(since) > FULL_PATIENCE {
+            return Err(Fatal::Full(why.clone()));
+        }
+        std::thread::sleep(FULL_PAUSE);
+        self.full = None;
+        self.resting = false;
+        Ok(())
     }
 
     /// The chunk of a page, made if there is none, with a place in the eviction policy.

@@ -28,6 +28,7 @@ mod fault;
 pub mod fork;
 #[cfg(test)]
 mod model;
+mod order;
 mod process;
 mod ranges;
 mod runtime;
