@@ -15,4 +15,5 @@ pub mod rebalance;
 pub mod replenish;
 pub mod threshold;
 pub mod urgency;
+pub mod wic_place;
 pub mod wrr;

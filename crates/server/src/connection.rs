@@ -4,11 +4,12 @@
 //! take its replies holds back nobody but itself, and a connection's memory is bounded by a few
 //! kilobytes whatever is sent to it.
 
+use crate::calls::Calls;
 use crate::segment::MemfdBacking;
 use muninn_proto::server::{Inbound, Out, Peer, Progress, Shard, Span, Step};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
 use muninn_types::{Bytes, Class, ConnId, LaneKind, Nanos, Tag};
-use muninn_wire::{HEADER_LEN, Header, Kind, Notice, seal_frame};
+use muninn_wire::{Call, HEADER_LEN, Header, Kind, Notice, seal_frame};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -47,6 +48,9 @@ pub struct Connection {
     ahead: Vec<u8>,
     /// A reply that waits for a refused payload to pass by.
     after_discard: bool,
+    /// Replies to calls that have ended, in whole frames, until there is room between two replies.
+    /// Bounded by the calls that a loop takes.
+    replies: Vec<u8>,
     /// The latest notice, until there is room between two replies.
     notice: Option<Notice>,
     closing: bool,
@@ -87,6 +91,7 @@ impl Connection {
             outgoing: Outgoing::default(),
             ahead: Vec::new(),
             after_discard: false,
+            replies: Vec::new(),
             notice: None,
             closing: false,
             class: Class::Control,
@@ -102,6 +107,45 @@ impl Connection {
         self.ahead = bytes;
     }
 
+    /// Frames to send when there is room: answers to calls.
+    pub fn answer(&mut self, frames: &[u8]) {
+        self.replies.extend_from_slice(frames);
+    }
+
+    /// Sends answers to calls, as far as the socket takes them and nothing else is on its way.
+    pub fn send_answers(&mut self) -> Turn {
+        loop {
+            if self.outgoing.total == 0 {
+                if self.replies.is_empty() || self.after_discard {
+                    return Turn::Idle;
+                }
+                self.take_replies();
+            }
+            match self.flush() {
+                Ok(Transfer::Bytes(_)) => {}
+                Ok(Transfer::WouldBlock) => return Turn::Blocked,
+                Ok(Transfer::Closed) | Err(_) => return Turn::Close,
+            }
+            if self.outgoing.sent == self.outgoing.total {
+                self.finish_outgoing();
+                if self.closing {
+                    return Turn::Close;
+                }
+                if !self.ahead.is_empty() {
+                    return Turn::More;
+                }
+            }
+        }
+    }
+
+    fn take_replies(&mut self) {
+        let frame = &mut self.outgoing.frame;
+        frame.clear();
+        std::mem::swap(frame, &mut self.replies);
+        self.outgoing.sent = 0;
+        self.outgoing.total = self.outgoing.frame.len();
+    }
+
     pub fn notify(&mut self, notice: Notice) {
         self.notice = Some(notice);
     }
@@ -111,6 +155,7 @@ impl Connection {
         &mut self,
         shard: &mut Shard<MemfdBacking>,
         out: &mut Out<MemfdBacking>,
+        calls: &mut Calls,
         scratch: &mut [u8; HEAD_READ],
         budget: usize,
         now: Nanos,
@@ -140,12 +185,16 @@ impl Connection {
                 self.send_notice(notice);
                 continue;
             }
+            if !self.replies.is_empty() && !self.after_discard {
+                self.take_replies();
+                continue;
+            }
             if !self.ahead.is_empty() {
                 if moved >= budget {
                     return (moved, Turn::More);
                 }
                 let bytes = std::mem::take(&mut self.ahead);
-                if let Some(turn) = self.take_in(&bytes, shard, out, now) {
+                if let Some(turn) = self.take_in(&bytes, shard, out, calls, now) {
                     return (moved, turn);
                 }
                 continue;
@@ -175,7 +224,7 @@ impl Connection {
             } else {
                 &scratch[..n]
             };
-            if let Some(turn) = self.take_in(bytes, shard, out, now) {
+            if let Some(turn) = self.take_in(bytes, shard, out, calls, now) {
                 return (moved, turn);
             }
         }
@@ -231,6 +280,7 @@ impl Connection {
         mut bytes: &[u8],
         shard: &mut Shard<MemfdBacking>,
         out: &mut Out<MemfdBacking>,
+        calls: &mut Calls,
         now: Nanos,
     ) -> Option<Turn> {
         loop {
@@ -270,6 +320,13 @@ impl Connection {
                             self.after_discard = true;
                             self.inbound.discard(len);
                         }
+                        Step::Call => {
+                            if let Some(caller) = out.caller.take() {
+                                let args = &self.inbound.body()[Call::HEAD..];
+                                calls.submit(shard, &caller, args, now);
+                            }
+                        }
+                        Step::Nothing => {}
                         Step::HandOff(shard) => {
                             let mut again = vec![0; HEADER_LEN];
                             again.extend_from_slice(self.inbound.body());

@@ -1,6 +1,6 @@
 //! What is encoded decodes to the same, and no bytes at all make the decoder panic.
 
-use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, SessionId, Tag};
+use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, ServiceId, SessionId, Tag};
 use muninn_wire::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -72,9 +72,34 @@ proptest! {
             Request::Drain { deadline_ms: b },
             Request::CompareSwap { grant, offset, expect: b, new: c },
             Request::FetchAdd { grant, offset, add: b },
+            Request::Close { service: ServiceId(a) },
+            Request::Open(Opening::Guest(ServiceId(b))),
+            Request::Call(Call {
+                service: ServiceId(a),
+                wic: offset,
+                deadline_us: offset,
+                idempotent: a & 1 == 1,
+                args: &proof,
+            }),
         ] {
             through_the_wire(&request)?;
         }
+    }
+
+    #[test]
+    fn services(name in "[a-z]{1,64}", a: u64, locks in 0..=MAX_LOCKS, version: u32) {
+        let name = ShortText::lossy(&name, MAX_NAME);
+        through_the_wire(&Request::Open(Opening::Named { name: name.clone(), bytes: a, locks }))?;
+        through_the_wire(&Request::Resolve { name: name.clone(), version })?;
+        through_the_wire(&Request::Note { text: name })?;
+        let info = ServiceInfo { service: ServiceId(a), bytes: 1 << 30, shift: 12, locks, base: 1 << 20 };
+        let mut body = Vec::new();
+        info.encode(&mut body);
+        prop_assert_eq!(ServiceInfo::decode(&body).unwrap(), info);
+        body.clear();
+        let called = Called { accesses: version, took_ns: locks, reply: b"done" };
+        called.encode(&mut body);
+        prop_assert_eq!(Called::decode(&body).unwrap(), called);
     }
 
     #[test]
