@@ -77,6 +77,9 @@ pub trait Memory {
         self.write_from(at, value.as_bytes())
     }
 
+    /// How many locks the service has.
+    fn locks(&self) -> u32;
+
     /// Takes a step from the call's budget. `#[wic]` does so at each turn of a loop.
     fn tick(&self) -> Result<(), WicError>;
     /// Lets others run: what the function waits for is not there yet.

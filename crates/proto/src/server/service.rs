@@ -20,7 +20,7 @@ use muninn_wire::{
 };
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A lock that nobody holds.
@@ -62,6 +62,7 @@ pub struct Service<B: Backing> {
     /// Sessions that opened it, and all that are tied to it.
     keepers: AtomicU32,
     sessions: AtomicU32,
+    ended: AtomicBool,
     pub calls: AtomicU64,
     pub failed: AtomicU64,
     pub accesses: AtomicU64,
@@ -99,6 +100,11 @@ impl<B: Backing> Service<B> {
             }
         }
         freed
+    }
+
+    /// Nobody keeps it any more: its guests are to leave.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
     }
 
     fn status(&self) -> ServiceStatus {
@@ -227,6 +233,7 @@ impl<B: Backing> Services<B> {
             owner,
             keepers: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             accesses: AtomicU64::new(0),
@@ -254,6 +261,7 @@ impl<B: Backing> Services<B> {
         service.sessions.fetch_sub(1, Relaxed);
         let last = keeps && service.keepers.fetch_sub(1, Relaxed) == 1;
         let gone = last.then(|| table.by_name.remove(service.name.as_str()));
+        service.ended.fetch_or(last, Relaxed);
         drop(table);
         drop(gone);
     }

@@ -732,6 +732,14 @@ impl<B: Backing> Shard<B> {
         self.shared.services.bury();
         // A process that is gone needs no lease to be over: nobody has to wait for its locks.
         for session in self.sessions.values_mut() {
+            let ended = |tied: &mut (Arc<Service<B>>, bool)| tied.0.has_ended();
+            let left: Vec<_> = session.services.extract_if(.., ended).collect();
+            for (service, keeps) in &left {
+                for (grant, _) in &service.chunks {
+                    session.remove(*grant);
+                }
+                self.shared.services.untie(service, *keeps);
+            }
             if let Some(pid) = session.process
                 && !session.services.is_empty()
                 && session.connections().next().is_none()

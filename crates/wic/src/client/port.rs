@@ -365,6 +365,9 @@ impl Memory for FarMemory {
         self.old(Verb::FetchAdd { grant, offset, add }).await
     }
 
+    fn locks(&self) -> u32 {
+        self.port.layout.locks
+    }
     fn tick(&self) -> Result<(), WicError> {
         let steps = self.steps.get() + 1;
         self.steps.set(steps);

@@ -316,6 +316,9 @@ impl Memory for LocalMemory {
         Ok(self.chunks.word(at.0).fetch_add(add, Ordering::SeqCst))
     }
 
+    fn locks(&self) -> u32 {
+        self.chunks.layout.locks
+    }
     #[inline]
     fn tick(&self) -> Result<(), WicError> {
         self.step()
