@@ -43,6 +43,8 @@ pub struct Cli {
 pub enum Command {
     /// Give memory of this machine to the pool
     Serve(Box<cmd::serve::Args>),
+    /// Run functions beside a memory server, on its memory
+    Nic(cmd::nic::Args),
     /// Show servers, sessions, grants and traffic
     Status(cmd::status::Args),
     /// Ask a server's clients to give its memory back
@@ -74,6 +76,7 @@ pub fn main() -> ExitCode {
     let config = || config::load(cli.config.as_deref());
     let outcome = match &cli.command {
         Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
+        Command::Nic(args) => config().and_then(|config| cmd::nic::run(args, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
         Command::Drain(args) => config().and_then(|config| cmd::drain::run(args, &config)),
         Command::Doctor(args) => cmd::doctor::run(args),
@@ -84,6 +87,11 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => cmd::completions::run(args),
         Command::Man(args) => cmd::man::run(args),
     };
+    finish(outcome)
+}
+
+/// The exit code of a command, and what it has to say.
+pub(crate) fn finish(outcome: crate::failure::Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

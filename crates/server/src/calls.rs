@@ -12,11 +12,16 @@ use muninn_types::{ConnId, Nanos};
 use muninn_wire::{Called, ErrorCode, Refusal};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The most calls that one event loop has under way.
 pub const CALLS_MAX: usize = 4096;
 /// Calls that are collected before the host runs, while more connections are ready.
 pub const CALLS_BATCH: usize = 32;
+
+/// Runs without progress before the loop sleeps between them, and for how long.
+const STALLS_SPUN: u32 = 64;
+const STALL_PAUSE: Duration = Duration::from_micros(50);
 
 /// Makes hosts, and knows what they can run.
 pub trait CallFactory: fmt::Debug + Send + Sync {
@@ -40,8 +45,9 @@ pub trait CallHost {
         now: Nanos,
     ) -> Result<(), Refusal>;
 
-    /// Runs calls for a bounded time, and shows those that have ended.
-    fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>);
+    /// Runs calls for a bounded time, and shows those that have ended. False: all that are left wait
+    /// for somebody else.
+    fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool;
 
     /// Calls taken and not ended.
     fn under_way(&self) -> usize;
@@ -74,6 +80,8 @@ pub struct Calls {
     fresh: usize,
     /// Not taken by the host.
     refused: Vec<(CallerOf, Refusal)>,
+    /// Runs in a row in which nothing went on.
+    stalls: u32,
 }
 
 impl Calls {
@@ -82,6 +90,7 @@ impl Calls {
             host,
             fresh: 0,
             refused: Vec::new(),
+            stalls: 0,
         }
     }
 
@@ -116,6 +125,16 @@ impl Calls {
         self.refused.is_empty() && self.host.as_ref().is_none_or(|host| host.under_way() == 0)
     }
 
+    /// How long the loop may sleep before calls are to be run again; None: there are none.
+    pub fn pace(&self) -> Option<Duration> {
+        match self.stalls {
+            _ if self.is_idle() => None,
+            0..STALLS_SPUN => Some(Duration::ZERO),
+            // The holder of a lock may need this very CPU.
+            _ => Some(STALL_PAUSE),
+        }
+    }
+
     /// Runs for a bounded time; `deliver` gets the frames of each call that has ended and where to
     /// send them.
     pub fn run(
@@ -136,7 +155,10 @@ impl Calls {
             end(&caller, &Err(refusal));
         }
         if let Some(host) = &mut self.host {
-            host.run(now, &mut end);
+            self.stalls = match host.run(now, &mut end) {
+                true => 0,
+                false => self.stalls.saturating_add(1),
+            };
         }
     }
 }

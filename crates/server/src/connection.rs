@@ -6,7 +6,7 @@
 
 use crate::calls::Calls;
 use crate::segment::MemfdBacking;
-use muninn_proto::server::{Inbound, Out, Peer, Progress, Shard, Span, Step};
+use muninn_proto::server::{Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
 use muninn_types::{Bytes, Class, ConnId, LaneKind, Nanos, Tag};
 use muninn_wire::{Call, HEADER_LEN, Header, Kind, Notice, seal_frame};
@@ -21,6 +21,9 @@ pub const HEAD_READ: usize = 4096;
 const CHUNK_MAX: usize = 64 << 10;
 /// The most pieces handed to one system call.
 const PIECES_MAX: usize = 72;
+
+/// Bytes of an answer that is copied to travel with others, instead of being sent from the pool.
+const KEPT_MAX: usize = 512;
 
 /// What may be on its way to us on a bulk lane.
 const BULK_WINDOW: Bytes = Bytes::kib(128);
@@ -307,6 +310,8 @@ impl Connection {
                     self.class = header.class;
                     self.mark();
                     match shard.handle(self.id, &header, self.inbound.body(), now, out) {
+                        // More requests are here already: short answers travel together.
+                        Step::Reply if !bytes.is_empty() && self.keep(out) => {}
                         Step::Reply => self.queue(out),
                         Step::ReplyThenClose => {
                             self.queue(out);
@@ -347,8 +352,31 @@ impl Connection {
         }
     }
 
+    /// Puts a short answer with those that are sent next; false if it is not short.
+    fn keep(&mut self, out: &mut Out<MemfdBacking>) -> bool {
+        let len: usize = out.spans.iter().map(|span| span.len as usize).sum();
+        if len + out.payload.len() > KEPT_MAX || !out.descriptors.is_empty() {
+            return false;
+        }
+        self.replies.extend_from_slice(&out.frame);
+        self.replies.extend_from_slice(&out.payload);
+        for span in out.spans.drain(..) {
+            let start = self.replies.len();
+            self.replies.resize(start + span.len as usize, 0);
+            let memory = span.extent.mem();
+            memory.read(span.at, &mut self.replies[start..]);
+        }
+        true
+    }
+
     /// Takes what the shard wants sent; buffers change places, so that none is allocated anew.
     fn queue(&mut self, out: &mut Out<MemfdBacking>) {
+        if !self.replies.is_empty() {
+            // Answers to what was asked before go first.
+            self.replies.extend_from_slice(&out.frame);
+            std::mem::swap(&mut self.replies, &mut out.frame);
+            self.replies.clear();
+        }
         let o = &mut self.outgoing;
         std::mem::swap(&mut o.frame, &mut out.frame);
         std::mem::swap(&mut o.payload, &mut out.payload);

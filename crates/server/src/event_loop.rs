@@ -156,12 +156,11 @@ impl EventLoop {
             if self.ready.is_empty() || turns >= TURNS_BETWEEN_LOOKS {
                 turns = 0;
                 let spinning = now.saturating_sub(idle_since) < Nanos::from(self.options.spin);
-                let calling = !calls.is_idle();
-                let busy = !self.ready.is_empty() || !self.retry.is_empty() || calling;
-                let wait = if busy || spinning {
-                    Duration::ZERO
-                } else {
-                    next_tick.saturating_sub(now).into()
+                let busy = !self.ready.is_empty() || !self.retry.is_empty();
+                let wait = match calls.pace() {
+                    _ if busy || spinning => Duration::ZERO,
+                    Some(pace) => pace,
+                    None => next_tick.saturating_sub(now).into(),
                 };
                 match self.epoll.wait(&mut events, Some(wait)) {
                     Ok(0) if busy => {}

@@ -23,8 +23,9 @@ impl WicLock {
     pub async fn lock<'m, M: Memory>(&self, mem: &'m M) -> Result<WicGuard<'m, M>, WicError> {
         let me = mem.holder();
         let mut expect = LOCK_FREE;
+        // Waiting takes no steps from the budget: how long it lasts is up to others. The call's
+        // deadline bounds it.
         loop {
-            mem.tick()?;
             let found = mem.swap_lock(self.0, expect, me).await?;
             if found == expect {
                 return Ok(WicGuard {

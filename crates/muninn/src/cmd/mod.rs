@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod drain;
 pub mod keygen;
 pub mod man;
+pub mod nic;
 pub mod serve;
 pub mod sim;
 pub mod status;

@@ -83,11 +83,16 @@ impl Ring {
 
     /// Writes all nodes into the service.
     pub fn build(&self, service: &Service) -> Result<(), CallError> {
+        self.fill(|at, image| service.write_bulk(at, image))
+    }
+
+    /// Hands out all nodes, many at a time.
+    pub fn fill<E>(&self, mut write: impl FnMut(Addr, &[u8]) -> Result<(), E>) -> Result<(), E> {
         const AT_ONCE: u32 = 4096;
         let mut from = 0;
         while from < self.count() {
             let to = (from + AT_ONCE).min(self.count());
-            service.write_bulk(self.address(from), &self.image(from, to))?;
+            write(self.address(from), &self.image(from, to))?;
             from = to;
         }
         Ok(())

@@ -284,7 +284,6 @@ impl FarMemory {
     }
 
     async fn access(&self, verb: Verb, data: Buffer) -> Result<(Answer, Buffer), WicError> {
-        self.tick()?;
         self.accesses.set(self.accesses.get() + 1);
         if !matches!(verb, Verb::Read(_)) {
             self.port.changed.set(true);
@@ -333,6 +332,7 @@ impl Memory for FarMemory {
         let mut done = 0;
         while done < into.len() {
             let n = (into.len() - done).min(MAX_PAYLOAD);
+            self.tick()?;
             let segs = self.port.segs(at.0 + done as u64, n);
             let (_, data) = self.access(Verb::Read(segs), self.port.buffer(n)).await?;
             into[done..done + n].copy_from_slice(&data.as_ref()[..n]);
@@ -346,6 +346,7 @@ impl Memory for FarMemory {
         let mut done = 0;
         while done < from.len() {
             let n = (from.len() - done).min(MAX_PAYLOAD);
+            self.tick()?;
             let segs = self.port.segs(at.0 + done as u64, n);
             let mut data = self.port.buffer(n);
             data.as_mut()[..n].copy_from_slice(&from[done..done + n]);
@@ -357,10 +358,12 @@ impl Memory for FarMemory {
     }
     async fn compare_swap(&self, at: Addr, expect: u64, new: u64) -> Result<u64, WicError> {
         self.port.layout.check_word(at)?;
+        self.tick()?;
         self.swap(at.0, expect, new).await
     }
     async fn fetch_add(&self, at: Addr, add: u64) -> Result<u64, WicError> {
         self.port.layout.check_word(at)?;
+        self.tick()?;
         let (grant, offset) = self.port.word(at.0);
         self.old(Verb::FetchAdd { grant, offset, add }).await
     }
@@ -377,7 +380,6 @@ impl Memory for FarMemory {
         Ok(())
     }
     async fn pause(&self) -> Result<(), WicError> {
-        self.tick()?;
         crate::local::suspend(Why::Pause).await;
         Ok(())
     }

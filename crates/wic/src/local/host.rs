@@ -13,7 +13,7 @@ use muninn_sys::clock;
 use muninn_types::{Nanos, ServiceId};
 use muninn_wire::{Called, ErrorCode, Refusal};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Makes the hosts of a server: how it runs functions.
@@ -26,6 +26,9 @@ pub struct LocalHosts {
     pub limits: Limits,
     /// Where the memory is, if not at this server.
     pub upstream: Option<Arc<Upstream>>,
+    /// Set to the time at which calls began to run, and to 0 when their thread comes back: for whoever
+    /// looks for functions that never do.
+    pub watch: Option<Arc<AtomicU64>>,
 }
 
 impl LocalHosts {
@@ -37,6 +40,7 @@ impl LocalHosts {
             window: 1,
             limits: Limits::default(),
             upstream: None,
+            watch: None,
         }
     }
     /// Runs `window` calls at once, with prefetched accesses.
@@ -155,9 +159,12 @@ impl CallHost for LocalHost {
         Ok(())
     }
 
-    fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) {
+    fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool {
         let upstream = self.hosts.upstream.clone();
-        self.window.run(now, |origin, outcome| {
+        if let Some(watch) = &self.hosts.watch {
+            watch.store(now.0.max(1), Relaxed);
+        }
+        let went_on = self.window.run(now, |origin, outcome| {
             let leased = upstream.as_ref().is_none_or(|u| u.is_leased());
             let begun = !matches!(outcome, Outcome::Late(false));
             let result = match outcome {
@@ -198,6 +205,10 @@ impl CallHost for LocalHost {
                 Err(refusal) => end(&origin.caller, &Err(refusal.clone())),
             }
         });
+        if let Some(watch) = &self.hosts.watch {
+            watch.store(0, Relaxed);
+        }
+        went_on
     }
 
     fn under_way(&self) -> usize {

@@ -324,7 +324,6 @@ impl Memory for LocalMemory {
         self.step()
     }
     async fn pause(&self) -> Result<(), WicError> {
-        self.step()?;
         let why = Some(Why::Pause);
         Suspend { why }.await;
         Ok(())
@@ -335,7 +334,6 @@ impl Memory for LocalMemory {
     }
     async fn swap_lock(&self, index: u32, expect: u64, new: u64) -> Result<u64, WicError> {
         let at = self.chunks.layout.lock_word(index)?;
-        self.step()?;
         self.accesses.set(self.accesses.get() + 1);
         Ok(self.chunks.compare_swap(at.0, expect, new))
     }

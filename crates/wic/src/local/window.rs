@@ -86,8 +86,10 @@ impl<T> Window<T> {
         self.len() == 0
     }
 
-    /// Runs until all calls have ended or wait, or the time is over.
-    pub fn run(&mut self, now: Nanos, mut end: impl FnMut(T, Outcome)) {
+    /// Runs until all calls have ended or wait, or the time is over. False: all did was to find that
+    /// what they wait for is not there.
+    pub fn run(&mut self, now: Nanos, mut end: impl FnMut(T, Outcome)) -> bool {
+        let mut went_on = false;
         // Whoever waits for a lock is tried once more, before those that came later.
         while let Some(task) = self.paused.pop_back() {
             self.queue.push_front(task);
@@ -125,12 +127,17 @@ impl<T> Window<T> {
             }
             match resume(&mut self.running[at], &mut context) {
                 Some(outcome) => {
+                    went_on = true;
                     let task = self.running.swap_remove(at);
                     end(task.caller, outcome);
                 }
                 None => match why() {
-                    Why::Memory => at += 1,
+                    Why::Memory => {
+                        went_on = true;
+                        at += 1;
+                    }
                     Why::Slice => {
+                        went_on = true;
                         let task = self.running.swap_remove(at);
                         self.queue.push_back(task);
                     }
@@ -155,6 +162,7 @@ impl<T> Window<T> {
             drop(task.running);
             end(task.caller, Outcome::Late(true));
         }
+        went_on
     }
 }
 

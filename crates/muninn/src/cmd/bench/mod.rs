@@ -4,6 +4,7 @@
 pub mod bare;
 pub mod net;
 pub mod scale;
+pub mod wic;
 
 use crate::failure::Outcome;
 use clap::Subcommand;
@@ -13,11 +14,14 @@ use serde::Serialize;
 pub enum Bench {
     /// Transports and server, beside a bare memcpy and bare sockets
     Net(net::Args),
+    /// Functions at the client, at the server and at the nic
+    Wic(wic::Args),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
     match bench {
         Bench::Net(args) => net::run(args),
+        Bench::Wic(args) => wic::run(args),
     }
 }
 
