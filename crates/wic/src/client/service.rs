@@ -187,7 +187,7 @@ impl Service {
             if options.place != Place::Client {
                 engine.resolve(entry, Side::Server)?;
             }
-            if options.nic.is_some() && options.place != Place::Server {
+            if options.nic.is_some() && matches!(options.place, Place::Nic | Place::Auto) {
                 engine.resolve(entry, Side::Nic)?;
             }
         }
