@@ -1,5 +1,6 @@
 //! `muninn demo`: everything that works, on servers of its own, with something to see.
 
+use crate::cmd::demo_functions::{self, Functions};
 use crate::embedded::{EmbeddedServer, Scratch};
 use crate::failure::{Failure, Outcome};
 use crate::ui::{Table, print_json, print_out, progress};
@@ -46,6 +47,7 @@ struct Report {
     error_after_kill: String,
     noticed_after_ms: u64,
     survivor_wrong_pages: u64,
+    functions: Functions,
 }
 
 /// Short, so that nobody has to wait long for what happens when it runs out.
@@ -70,8 +72,10 @@ pub fn run(args: &Args) -> Outcome {
     let memory = Bytes(args.data.0 * 2).max(Bytes::mib(64)).to_string();
     let shared = ["--memory", &memory, "--lease", LEASE];
     say("Two memory servers on this machine: one reached by shared memory, one by tcp.\n");
-    let near_args = ["--name", "huginn", "--socket", &socket.to_string_lossy()];
-    let near = EmbeddedServer::start(shared.iter().chain(&near_args))?;
+    let socket = socket.to_string_lossy();
+    let near_args = ["--name", "huginn", "--socket", &socket];
+    let near_args = near_args.iter().chain(&["--listen", "127.0.0.1:0"]);
+    let near = EmbeddedServer::start(shared.iter().chain(near_args))?;
     let far_args = ["--name", "muninn", "--listen", "127.0.0.1:0"];
     let mut far = EmbeddedServer::start(shared.iter().chain(&far_args))?;
     let pool_list = format!("{},{}", near.addresses()[0], far.addresses()[0]);
@@ -154,6 +158,10 @@ pub fn run(args: &Args) -> Outcome {
         args.data.whole_pages()
     ));
 
+    // --- a function, here and there
+    let functions = demo_functions::show(&near)?;
+    say(&functions.describe());
+
     let report = Report {
         servers,
         cuts,
@@ -164,6 +172,7 @@ pub fn run(args: &Args) -> Outcome {
         error_after_kill: error.to_string(),
         noticed_after_ms: noticed_after.0 / 1_000_000,
         survivor_wrong_pages,
+        functions,
     };
     if args.json {
         print_json(&report);
@@ -171,7 +180,8 @@ pub fn run(args: &Args) -> Outcome {
     let wrong = report.servers.iter().map(|m| m.wrong_pages).sum::<u64>()
         + report.wrong_after_cuts
         + report.survivor_wrong_pages
-        + u64::from(report.next_owner_saw_old_bytes);
+        + u64::from(report.next_owner_saw_old_bytes)
+        + report.functions.wrong_replies();
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
         return Err(Failure::failed(
             "the demo found wrong bytes: this is a bug, please report it",

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod demo;
+mod demo_functions;
 pub mod doctor;
 pub mod drain;
 pub mod keygen;

@@ -87,7 +87,8 @@ impl Stage {
         let segment = Bytes::mib(64).min(Bytes(memory.0.next_power_of_two()));
         let server = Server::start(ServerConfig {
             name: "bench".to_string(),
-            memory: Bytes(memory.0.next_multiple_of(segment.0) + segment.0),
+            // The lock table comes before the memory, so there is one segment more; and one for luck.
+            memory: Bytes(memory.0.next_multiple_of(segment.0) + 2 * segment.0),
             segment: Some(segment),
             listen: vec![
                 unix.parse().map_err(failed)?,

@@ -375,6 +375,8 @@ fn crossing() -> Result<Vec<Measurement>, Failure> {
 /// Muninn's choice against the best place, at loads and lengths at which the best differs.
 fn automatic() -> Result<Vec<Measurement>, Failure> {
     let stage = Stage::usual(Bytes::mib(64), Spot::Auto, 8)?;
+    // Keeps the memory from one case to the next.
+    let _keeper = base_case().open(&stage)?;
     let mut all = Vec::new();
     for (name, over, nodes, in_flight) in [
         ("auto.tcp.1-node.alone", Over::Tcp, 1, 1),
