@@ -6,11 +6,13 @@
 //! incumbent (hysteresis: noise does not move anything). A trial costs what its calls take longer than
 //! they would have at the incumbent; the next trial of that place comes when that is less than
 //! [`Config::regret`] of the time since, so a place that is far worse is tried rarely, and the choice
-//! stays near the best. When the incumbent's own cost changes, all bets are off and every place is
-//! tried again.
+//! stays near the best. When the incumbent's own cost changes, the others are tried again sooner.
+//!
+//! Places are compared by the *median* time of their calls: on a machine that does other things as well,
+//! a mean says more about those than about the place. What a trial cost is counted as it was.
 //!
 //! WICKit leaves the choice to whoever starts a program; this is its future work. Known limits: the
-//! cost is the mean time of a call, so what the processors at each place cost does not count; and a
+//! cost is the time of a call, so what the processors at each place cost does not count; and a
 //! change that makes another place better, but not the incumbent worse, is seen with the next trial
 //! of that place only.
 
@@ -57,7 +59,7 @@ pub struct Config {
     pub wins: u32,
     /// The part of the time that trials may cost.
     pub regret: f64,
-    /// The incumbent's cost changed by this factor: everything is tried anew.
+    /// The incumbent's cost changed by this factor: everything is tried again sooner.
     pub change: f64,
     /// Calls after which the incumbent's cost counts as known.
     pub sample: u32,
@@ -81,7 +83,7 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     available: bool,
-    /// Mean time of a call, in ns, when it was last looked at under the whole load.
+    /// Median time of a call, in ns, when it was last looked at under the whole load.
     cost: Option<f64>,
     wins: u32,
     /// Not to be tried again before.
@@ -90,12 +92,19 @@ struct Known {
 }
 
 /// A trial under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Trial {
     place: Place,
     sent: u32,
     ended: u32,
+    /// Times of all its calls together, and of those that count.
     sum: f64,
+    times: Vec<f64>,
+}
+
+fn median(times: &mut [f64]) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
 }
 
 /// Why the incumbent is where it is.
@@ -116,9 +125,8 @@ pub struct Chooser {
     reason: Reason,
     moves: u64,
     trial: Option<Trial>,
-    /// Of the incumbent, since its cost was last taken.
-    count: u32,
-    sum: f64,
+    /// Of the incumbent's calls, since its cost was last taken.
+    times: Vec<f64>,
     accesses: f64,
 }
 
@@ -137,8 +145,7 @@ impl Chooser {
             reason: Reason::First,
             moves: 0,
             trial: None,
-            count: 0,
-            sum: 0.0,
+            times: Vec::with_capacity(config.sample as usize),
             accesses: 0.0,
         }
     }
@@ -161,7 +168,7 @@ impl Chooser {
         known.cost = None;
         known.wins = 0;
         known.next_trial = now;
-        if self.trial.is_some_and(|trial| trial.place == place) {
+        if self.trial.as_ref().is_some_and(|t| t.place == place) {
             self.trial = None;
         }
         if !available && self.incumbent == place {
@@ -180,7 +187,7 @@ impl Chooser {
         self.reason = reason;
         self.moves += 1;
         self.trial = None;
-        (self.count, self.sum) = (0, 0.0);
+        self.times.clear();
         for known in &mut self.known {
             known.wins = 0;
         }
@@ -210,6 +217,7 @@ impl Chooser {
                 sent: 1,
                 ended: 0,
                 sum: 0.0,
+                times: Vec::with_capacity(self.config.trial as usize),
             });
             return place;
         }
@@ -224,8 +232,9 @@ impl Chooser {
         match &mut self.trial {
             Some(trial) if trial.place == place => {
                 trial.ended += 1;
+                trial.sum += took;
                 if trial.ended > self.config.settle {
-                    trial.sum += took;
+                    trial.times.push(took);
                 }
                 if trial.ended >= self.config.trial {
                     self.judge(now);
@@ -234,9 +243,8 @@ impl Chooser {
             // What goes on at the incumbent during a trial has its load divided.
             Some(_) => {}
             None if place == self.incumbent => {
-                self.count += 1;
-                self.sum += took;
-                if self.count >= self.config.sample {
+                self.times.push(took);
+                if self.times.len() >= self.config.sample as usize {
                     self.take_cost(now);
                 }
             }
@@ -257,8 +265,10 @@ impl Chooser {
     }
 
     fn take_cost(&mut self, now: Nanos) {
-        let fresh = self.sum / f64::from(self.count);
-        (self.count, self.sum) = (0, 0.0);
+        let Some(fresh) = median(&mut self.times) else {
+            return;
+        };
+        self.times.clear();
         let known = &mut self.known[self.incumbent.index()];
         let Some(before) = known.cost else {
             known.cost = Some(fresh);
@@ -271,17 +281,18 @@ impl Chooser {
         if factor > self.config.change {
             known.cost = Some(fresh);
             for known in &mut self.known {
-                known.next_trial = known.next_trial.min(now);
+                let left = known.next_trial.saturating_sub(now);
+                known.next_trial = now + Nanos(left.0 / 8);
             }
         }
     }
 
     fn judge(&mut self, now: Nanos) {
-        let Some(trial) = self.trial.take() else {
+        let Some(mut trial) = self.trial.take() else {
             return;
         };
-        let counted = f64::from(self.config.trial - self.config.settle);
-        let cost = trial.sum / counted;
+        // All of them failed: as bad as can be.
+        let cost = median(&mut trial.times).unwrap_or(1e12);
         let own = self.known[self.incumbent.index()].cost.unwrap_or(cost);
         let known = &mut self.known[trial.place.index()];
         known.cost = Some(cost);
@@ -300,7 +311,8 @@ impl Chooser {
             return;
         }
         known.wins = 0;
-        let lost = (cost - own).max(own * self.config.margin) * f64::from(self.config.trial);
+        let calls = f64::from(self.config.trial);
+        let lost = (trial.sum - own * calls).max(own * self.config.margin * calls);
         known.next_trial = now + Nanos((lost / self.config.regret) as u64);
     }
 
@@ -342,7 +354,7 @@ mod tests {
         for _ in 0..calls {
             let place = chooser.choose(*now);
             let took = Nanos(cost(place));
-            *now = *now + took;
+            *now += took;
             chooser.ended(place, took, 4, *now);
         }
         let best = Place::ALL.map(&cost).into_iter().min().unwrap();
@@ -381,7 +393,7 @@ mod tests {
         for _ in 0..200_000 {
             let place = chooser.choose(now);
             let took = Nanos(9_000 + rng.below(2_000));
-            now = now + took;
+            now += took;
             chooser.ended(place, took, 4, now);
         }
         assert_eq!(chooser.moves(), 0, "{}", chooser.explain(now));

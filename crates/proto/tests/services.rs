@@ -183,9 +183,9 @@ fn locks_of_a_session_that_ends_are_freed() {
     let locked = host.shared.status(Default::default(), host.now).server;
     assert_eq!(locked.services[0].locks_held, 1);
     host.close(one.conn);
-    host.now = host.now + LEASE;
+    host.now += LEASE;
     two.control(&mut host, Control::Heartbeat).unwrap();
-    host.now = host.now + Nanos::millis(1);
+    host.now += Nanos::millis(1);
     host.tick();
     assert_eq!(word(&mut host, &mut two, lock, 0, 99), LOCK_ORPHANED);
 }
@@ -205,9 +205,9 @@ fn locks_of_a_process_that_has_the_memory_mapped_wait_for_its_end() {
         assert_eq!(word(&mut host, &mut two, lock, before, holder), before);
         host.close(mapped.conn);
         if lease_first {
-            host.now = host.now + LEASE;
+            host.now += LEASE;
             two.control(&mut host, Control::Heartbeat).unwrap();
-            host.now = host.now + Nanos::millis(1);
+            host.now += Nanos::millis(1);
         }
         host.tick();
         // It may be stopped in the middle of a copy.

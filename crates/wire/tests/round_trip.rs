@@ -164,7 +164,12 @@ proptest! {
         let session = SessionStatus { id: SessionId(n), name: name.clone(), requests: n, ..Default::default() };
         let mut page = StatusPage { sessions: vec![session; count], next: Some(SessionId(n | 1)), ..Default::default() };
         page.server.name = name.clone();
-        page.server.refusals = vec![(name, n)];
+        let service = ServiceStatus {
+        name: ShortText::new(&"s".repeat(MAX_NAME)).unwrap(),
+        ..ServiceStatus::default()
+    };
+    page.server.services = vec![service; StatusPage::MAX_SERVICES];
+    page.server.refusals = vec![(name, n)];
         page.server.traffic[3].bytes_in = n;
         let mut payload = Vec::new();
         page.encode(&mut payload);
@@ -188,6 +193,7 @@ proptest! {
         let _ = (Hello::decode(&body), Challenge::decode(&body), Welcome::decode(&body));
         let _ = (GrantInfo::decode(&body), decode_adopted(&body), decode_old_value(&body));
         let _ = (Notice::decode(&body), DrainReport::decode(&body), StatusPage::decode(&body));
+        let _ = (ServiceInfo::decode(&body), Called::decode(&body));
         let _ = (Segs::decode(&body), GrantList::decode(&body), Refusal::decode(ErrorCode::Internal, &body));
     }
 }
@@ -196,6 +202,7 @@ proptest! {
 fn a_full_status_page_fits_a_payload() {
     let session = SessionStatus {
         name: ShortText::new(&"n".repeat(MAX_NAME)).unwrap(),
+        note: ShortText::new(&"n".repeat(255)).unwrap(),
         ..SessionStatus::default()
     };
     let sessions = vec![session; StatusPage::MAX_SESSIONS];

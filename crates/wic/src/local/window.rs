@@ -162,6 +162,7 @@ impl<T> Window<T> {
             drop(task.running);
             end(task.caller, Outcome::Late(true));
         }
+        alloc::allow_all();
         went_on
     }
 }
@@ -172,11 +173,109 @@ fn resume<T>(task: &mut Task<T>, context: &mut Context<'_>) -> Option<Outcome> {
     let before = alloc::held();
     alloc::allow(task.heap_left);
     let polled = catch_unwind(AssertUnwindSafe(|| task.running.as_mut().poll(context)));
-    alloc::allow_all();
     task.heap_left -= alloc::held() - before;
     match polled {
         Ok(Poll::Pending) => None,
         Ok(Poll::Ready(ended)) => Some(Outcome::Ended(ended)),
         Err(_) => Some(Outcome::Panicked),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::suspend;
+    use super::*;
+    use crate::registry::Reply;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    const FAR: Nanos = Nanos(u64::MAX);
+
+    fn ended() -> Ended {
+        Ended {
+            result: Ok(Reply::from_bytes(&[])),
+            accesses: 0,
+        }
+    }
+
+    /// Suspends `times` times for a reason, and writes down each time it runs.
+    fn steps(name: char, why: Why, times: usize, log: &Rc<RefCell<String>>) -> Running {
+        let log = Rc::clone(log);
+        Box::pin(async move {
+            for _ in 0..times {
+                log.borrow_mut().push(name);
+                suspend(why).await;
+            }
+            log.borrow_mut().push(name);
+            ended()
+        })
+    }
+
+    fn run_all(window: &mut Window<char>) -> String {
+        let mut order = String::new();
+        while !window.is_empty() {
+            window.run(clock::now(), |name, _| order.push(name));
+        }
+        order
+    }
+
+    #[test]
+    fn the_calls_of_a_window_are_resumed_in_turn_and_the_next_takes_a_free_place() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut window = Window::new(2, 1 << 20);
+        for name in ['a', 'b', 'c'] {
+            window.push(steps(name, Why::Memory, 2, &log), name, FAR);
+        }
+        assert_eq!(run_all(&mut window), "abc");
+        assert_eq!(&log.borrow()[..4], "abab");
+    }
+
+    #[test]
+    fn one_that_waits_leaves_its_place_to_others() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut window = Window::new(1, 1 << 20);
+        window.push(steps('a', Why::Pause, 3, &log), 'a', FAR);
+        window.push(steps('b', Why::Memory, 1, &log), 'b', FAR);
+        let mut order = String::new();
+        assert!(window.run(clock::now(), |name, _| order.push(name)));
+        assert_eq!(order, "b");
+        // Nothing but the one that waits is left, and it is tried once in each run.
+        let before = log.borrow().len();
+        assert!(!window.run(clock::now(), |name, _| order.push(name)));
+        assert_eq!(log.borrow().len(), before + 1);
+        assert_eq!(run_all(&mut window), "a");
+    }
+
+    #[test]
+    fn a_call_whose_time_is_over_is_dropped_and_it_is_known_whether_it_had_begun() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut window = Window::new(1, 1 << 20);
+        let late = |window: &mut Window<char>, now| {
+            let mut all = Vec::new();
+            window.run(now, |name, outcome| match outcome {
+                Outcome::Late(begun) => all.push((name, begun)),
+                other => panic!("{other:?}"),
+            });
+            all
+        };
+        window.push(steps('a', Why::Pause, 9, &log), 'a', Nanos(100));
+        assert_eq!(late(&mut window, Nanos(1)), []);
+        window.push(steps('b', Why::Pause, 9, &log), 'b', Nanos(100));
+        assert_eq!(late(&mut window, Nanos(100)), [('a', true), ('b', false)]);
+        assert_eq!(*log.borrow(), "a");
+    }
+
+    #[test]
+    fn one_that_panics_is_alone_in_that() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut window = Window::new(4, 1 << 20);
+        window.push(Box::pin(async { panic!("on purpose") }), 'p', FAR);
+        window.push(steps('a', Why::Memory, 1, &log), 'a', FAR);
+        let mut outcomes = Vec::new();
+        window.run(clock::now(), |name, outcome| {
+            outcomes.push((name, matches!(outcome, Outcome::Panicked)));
+        });
+        outcomes.sort_unstable();
+        assert_eq!(outcomes, [('a', false), ('p', true)]);
     }
 }

@@ -236,7 +236,7 @@ pub fn open(
             token = (token + 1) & 0x3fff_ffff;
             app.start(service, &mut rng, token, due);
             let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            due = due + Nanos((-(1.0 - uniform).ln() * 1e9 / rate) as u64);
+            due += Nanos((-(1.0 - uniform).ln() * 1e9 / rate) as u64);
         }
         while let Some(finished) = service.poll(Duration::ZERO) {
             let counts = finished.started >= begin;
@@ -254,14 +254,17 @@ pub fn open(
         let finished = finished.ok_or_else(|| failed("no call ended for 30 s"))?;
         loaded.take(finished, true);
     }
+    while service.poll(Duration::ZERO).is_some() {}
     loaded.calls = done.max(1);
     Ok(loaded)
 }
 
+/// Waits for all that is under way, and takes what has ended.
 fn empty(service: &Service) -> Result<(), Failure> {
     while service.under_way() > 0 {
         let finished = service.poll(Duration::from_secs(30));
         finished.ok_or_else(|| failed("no call ended for 30 s"))?;
     }
+    while service.poll(Duration::ZERO).is_some() {}
     Ok(())
 }
