@@ -296,7 +296,7 @@ impl ControlLane {
 fn grants_of(answer: &Answer) -> &[GrantInfo] {
     match answer {
         Answer::Granted(info) => std::slice::from_ref(info),
-        Answer::Adopted(infos) => infos,
+        Answer::Adopted(infos) | Answer::Opened(_, infos) => infos,
         _ => &[],
     }
 }

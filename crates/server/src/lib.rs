@@ -5,13 +5,16 @@
 //! `muninn_proto::server`; here are its threads (event loops, a wiper, metrics), its sockets and
 //! its memory.
 
+mod calls;
 mod connection;
 mod event_loop;
 mod metrics;
 mod segment;
 
+pub use calls::{CALLS_MAX, CallFactory, CallHost, OnEnd};
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
 
+use calls::{Around, Calls};
 use event_loop::{EventLoop, LoopOptions, Mailbox};
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
@@ -52,6 +55,8 @@ pub struct ServerConfig {
     pub keep_awake: bool,
     /// Bind event loops to this CPU and those after it.
     pub cpu: Option<usize>,
+    /// Who runs functions for clients; None: nobody does.
+    pub calls: Option<Arc<dyn CallFactory>>,
 }
 
 impl Default for ServerConfig {
@@ -74,6 +79,7 @@ impl Default for ServerConfig {
             huge: HugePages::Auto,
             keep_awake: true,
             cpu: None,
+            calls: None,
         }
     }
 }
@@ -202,6 +208,9 @@ impl Server {
             clock::now(),
         );
 
+        shared
+            .services
+            .surround(Arc::new(Around(config.calls.clone())));
         let start = |errno: rustix::io::Errno| ServerError::Start(errno.into());
         let mailboxes: Result<Vec<Mailbox>, _> =
             (0..config.threads).map(|_| Mailbox::new()).collect();
@@ -228,6 +237,7 @@ impl Server {
             let listeners = listeners.take().unwrap_or_default();
             let cpu = config.cpu.map(|first| first + index);
             let mailboxes = Arc::clone(&mailboxes);
+            let factory = config.calls.clone();
             let event_loop =
                 EventLoop::new(index, shard, listeners, mailboxes, options).map_err(start)?;
             let thread = spawn(&format!("muninn-loop-{index}"), move || {
@@ -235,7 +245,8 @@ impl Server {
                     // A CPU that is not there leaves the loop unbound.
                     let _ = affinity::pin(Thread::Current, cpu);
                 }
-                event_loop.run();
+                let host = factory.map(|factory| factory.host(index));
+                event_loop.run(Calls::new(host));
             })?;
             server.threads.push(thread);
         }

@@ -2,6 +2,7 @@
 
 mod program;
 
+use crate::cmd::demo_functions::{self, Functions};
 use crate::embedded::{EmbeddedServer, Scratch};
 use crate::failure::{Failure, Outcome};
 use crate::ui::{Table, print_json, print_out, progress};
@@ -49,6 +50,7 @@ struct Report {
     noticed_after_ms: u64,
     survivor_wrong_pages: u64,
     program: program::Program,
+    functions: Functions,
 }
 
 /// Short, so that nobody has to wait long for what happens when it runs out.
@@ -73,8 +75,10 @@ pub fn run(args: &Args) -> Outcome {
     let memory = Bytes(args.data.0 * 2).max(Bytes::mib(64)).to_string();
     let shared = ["--memory", &memory, "--lease", LEASE];
     say("Two memory servers on this machine: one reached by shared memory, one by tcp.\n");
-    let near_args = ["--name", "huginn", "--socket", &socket.to_string_lossy()];
-    let near = EmbeddedServer::start(shared.iter().chain(&near_args))?;
+    let socket = socket.to_string_lossy();
+    let near_args = ["--name", "huginn", "--socket", &socket];
+    let near_args = near_args.iter().chain(&["--listen", "127.0.0.1:0"]);
+    let near = EmbeddedServer::start(shared.iter().chain(near_args))?;
     let far_args = ["--name", "muninn", "--listen", "127.0.0.1:0"];
     let mut far = EmbeddedServer::start(shared.iter().chain(&far_args))?;
     let pool_list = format!("{},{}", near.addresses()[0], far.addresses()[0]);
@@ -161,6 +165,10 @@ pub fn run(args: &Args) -> Outcome {
     let program = program::show()?;
     say(&format!("{}\n", program.describe()));
 
+    // --- a function, here and there
+    let functions = demo_functions::show(&near)?;
+    say(&functions.describe());
+
     let report = Report {
         servers,
         cuts,
@@ -172,6 +180,7 @@ pub fn run(args: &Args) -> Outcome {
         noticed_after_ms: noticed_after.0 / 1_000_000,
         survivor_wrong_pages,
         program,
+        functions,
     };
     if args.json {
         print_json(&report);
@@ -180,7 +189,8 @@ pub fn run(args: &Args) -> Outcome {
         + report.wrong_after_cuts
         + report.survivor_wrong_pages
         + u64::from(report.next_owner_saw_old_bytes)
-        + u64::from(report.program.wrong());
+        + u64::from(report.program.wrong())
+        + report.functions.wrong_replies();
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
         return Err(Failure::failed(
             "the demo found wrong bytes: this is a bug, please report it",

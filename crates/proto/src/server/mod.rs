@@ -12,6 +12,7 @@ mod memory;
 mod operations;
 mod pool;
 mod registry;
+mod service;
 mod session;
 mod shard;
 
@@ -19,4 +20,7 @@ pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
 pub use registry::{Counters, Holdings, Registry, SessionInfo};
-pub use shard::{Out, Peer, Shard, Shared, SharedConfig, Span, Step};
+pub use service::{
+    LOCK_FREE, LOCK_ORPHANED, Service, Services, Surroundings, holder_of, server_holder,
+};
+pub use shard::{CallerOf, Out, Peer, Shard, Shared, SharedConfig, Span, Step};

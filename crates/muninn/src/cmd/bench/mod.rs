@@ -7,6 +7,7 @@ pub mod bare;
 pub mod net;
 pub mod paging;
 pub mod scale;
+pub mod wic;
 
 use crate::failure::Outcome;
 use clap::Subcommand;
@@ -20,6 +21,8 @@ pub enum Bench {
     Paging(Box<paging::Args>),
     /// Real programs with less memory than they want, beside zram
     Apps(Box<apps::Args>),
+    /// Functions at the client, at the server and at the nic
+    Wic(wic::Args),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
@@ -27,6 +30,7 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Net(args) => net::run(args),
         Bench::Paging(args) => paging::run(args),
         Bench::Apps(args) => apps::run(args),
+        Bench::Wic(args) => wic::run(args),
     }
 }
 

@@ -3,16 +3,18 @@
 use crate::client::default_socket;
 use crate::config::{HugeChoice, ServeTable, Span};
 use crate::failure::{Exit, Failure};
+use crate::hosting::HostArgs;
 use crate::key_file;
 use clap::builder::BoolishValueParser;
 use muninn_policy::wrr::Weights;
-use muninn_server::{HugePages, ServerConfig};
+use muninn_server::{CallFactory, HugePages, ServerConfig};
 use muninn_sys::affinity;
 use muninn_sys::proc::{self, ProcSource};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, format_duration, parse_duration};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Sockets of one server at most.
@@ -117,6 +119,9 @@ pub struct Args {
     /// When told to stop, first give clients this long to move away [default: 0s]
     #[arg(long, env = "MUNINN_STOP_GRACE", value_name = "DURATION", value_parser = parse_duration)]
     pub stop_grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub host: HostArgs,
 
     /// Print JSON, one object a line
     #[arg(long)]
@@ -232,6 +237,8 @@ impl Args {
                 HugeChoice::Required => HugePages::Required,
             },
             keep_awake: self.keep_awake.or(file.keep_awake).unwrap_or(true),
+            calls: (self.host.resolve(&file.wic_table(), None)?)
+                .map(|hosts| Arc::new(hosts) as Arc<dyn CallFactory>),
             ..defaults
         };
         let stop_grace = self.stop_grace.or(span(file.stop_grace));
