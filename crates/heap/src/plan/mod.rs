@@ -1,0 +1,172 @@
+//! The collectors, one file each.
+//!
+//! [`local`] is what a stock collector does on far memory: it stops the world and goes through the
+//! cache. [`semeru`] collects regions on their servers during a pause, [`mako`] while the program
+//! runs. What they need of an agent is in [`remote`].
+
+pub mod local;
+
+use crate::error::HeapError;
+use crate::heap::{Builder, Inner};
+use crate::regions::Use;
+use crate::stats::{AgentStats, PauseKind};
+use crate::world::{Context, Stopped};
+use muninn_heap_agent::layout::{Geometry, TypeDescriptor};
+use muninn_net::{Grant, Pool};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// How often an allocation asks for a collection before it is an error.
+pub(crate) const ATTEMPTS: u32 = 4;
+
+/// Which collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Plan {
+    /// Stop the world and collect through the cache: the baseline.
+    #[default]
+    Local,
+    /// Throughput: trace beside the data, evacuate there during a pause.
+    Semeru,
+    /// Short pauses: trace and evacuate beside the data while the program runs.
+    Mako,
+}
+
+impl Plan {
+    pub const ALL: [Plan; 3] = [Plan::Local, Plan::Semeru, Plan::Mako];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Plan::Local => "local",
+            Plan::Semeru => "semeru",
+            Plan::Mako => "mako",
+        }
+    }
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no plan has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a plan: use local, semeru or mako")]
+pub struct UnknownPlan(String);
+
+impl FromStr for Plan {
+    type Err = UnknownPlan;
+    fn from_str(text: &str) -> Result<Plan, UnknownPlan> {
+        Plan::ALL
+            .into_iter()
+            .find(|plan| plan.name() == text.trim())
+            .ok_or_else(|| UnknownPlan(text.to_string()))
+    }
+}
+
+/// The state of a heap's plan, and what the rest of the heap asks of it.
+#[derive(Debug)]
+pub(crate) struct PlanState {
+    plan: Plan,
+}
+
+impl PlanState {
+    pub fn new(
+        config: &Builder,
+        _pool: &Arc<Pool>,
+        _geometry: &Geometry,
+        _grants: &[Grant],
+    ) -> Result<PlanState, HeapError> {
+        Ok(PlanState { plan: config.plan })
+    }
+
+    pub fn is_concurrent(&self) -> bool {
+        self.plan == Plan::Mako
+    }
+    pub fn add_type(&self, _descriptor: &TypeDescriptor) -> Result<(), HeapError> {
+        Ok(())
+    }
+
+    /// A region to allocate in; none when it is time to collect.
+    pub fn take_region(&self, inner: &Inner, _context: &Context, size: u64) -> Option<u32> {
+        let mut regions = inner.regions();
+        // Half-filled regions first, where what is left is worth it.
+        let worth = size.max(inner.geometry.region_bytes() / 4);
+        if let Some(region) = regions.take_partial(&inner.bumps, worth) {
+            return Some(region);
+        }
+        if regions.free_regions() <= reserve(&inner.geometry) {
+            return None;
+        }
+        regions.take(None, Use::Allocating)
+    }
+
+    pub fn take_run(&self, inner: &Inner, count: u32) -> Option<u32> {
+        let mut regions = inner.regions();
+        if regions.free_regions() < count + reserve(&inner.geometry) {
+            return None;
+        }
+        regions.take_run(count)
+    }
+
+    /// The mutator leaves its region.
+    pub fn retire(&self, _inner: &Inner, _context: &Context) {}
+    /// The mutator ends.
+    pub fn leave(&self, _inner: &Inner, _context: &Context) {}
+
+    pub fn collect(
+        &self,
+        inner: &Inner,
+        stopped: &Stopped<'_>,
+        _full: bool,
+    ) -> Result<PauseKind, HeapError> {
+        local::collect(inner, stopped)?;
+        Ok(PauseKind::Collection)
+    }
+
+    pub fn wait_for_cycle(&self, _inner: &Inner, _epoch: u64) -> Result<(), HeapError> {
+        Ok(())
+    }
+    pub fn full_cycle(&self, _inner: &Inner) -> Result<(), HeapError> {
+        Ok(())
+    }
+    /// A handshake, if one is wanted.
+    pub fn answer(&self, _inner: &Inner, _context: &Context) {}
+    pub fn wait_for_region(&self, _inner: &Inner, _context: &Context, _word: u64) {}
+    pub fn new_entry(&self, _inner: &Inner, _context: &Context, at: u64) -> u64 {
+        at
+    }
+    #[inline(always)]
+    pub fn resolve(&self, inner: &Inner, word: u64) -> *mut u8 {
+        inner.pager.address(word)
+    }
+    #[inline(always)]
+    pub fn is_tracing(&self) -> bool {
+        false
+    }
+    pub fn overwritten(&self, _inner: &Inner, _context: &Context, _old: u64) {}
+    #[inline(always)]
+    pub fn crossing(&self, _inner: &Inner, _context: &Context, _at: u64, _word: u64) {}
+    pub fn memory_bytes(&self) -> u64 {
+        0
+    }
+    pub fn agent_stats(&self) -> Vec<AgentStats> {
+        Vec::new()
+    }
+    pub fn detach(&self) {}
+}
+
+/// Regions that stay free for collections to copy into.
+pub(crate) fn reserve(geometry: &Geometry) -> u32 {
+    (geometry.regions / 8).max(1)
+}
+
+/// The thread that a plan needs beside the mutators.
+#[derive(Debug)]
+pub(crate) struct Daemon;
+
+impl Daemon {
+    pub fn start(_inner: &Arc<Inner>) -> Result<Daemon, HeapError> {
+        Ok(Daemon)
+    }
+}

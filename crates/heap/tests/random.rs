@@ -1,0 +1,49 @@
+//! Random programs under every plan, with small caches and small regions, compared with a shadow.
+
+mod common;
+
+use common::*;
+use muninn_heap::*;
+use muninn_types::Bytes;
+
+fn run(plan: Plan, over: Over, seed: u64, steps: usize) {
+    println!("plan {plan}, {over:?}, seed {seed}");
+    let servers = servers(2, Bytes::mib(64), over);
+    let builder = Heap::builder().plan(plan).pool(servers.pool.clone());
+    let builder = builder.heap(Bytes::mib(12)).local(Bytes::kib(1200));
+    let heap = builder.region(Bytes::mib(1)).verify(true).build().unwrap();
+    let mut actor = Actor::new(&heap, seed, 6000);
+    for _ in 0..4 {
+        actor.act(steps / 4).unwrap();
+        actor.check().unwrap();
+        heap.collect().unwrap();
+        let reachable = actor.check().unwrap();
+        let audit = heap.audit().unwrap();
+        assert_eq!(audit.objects, reachable, "seed {seed}: the re-tracer found something else");
+    }
+    let stats = heap.stats();
+    println!("{stats:?}, at most {} nodes", actor.most_nodes);
+    assert!(stats.faults > 0, "seed {seed}: nothing was ever far");
+    actor.drop_roots();
+    heap.collect().unwrap();
+    heap.collect().unwrap();
+    let stats = heap.stats();
+    assert_eq!(stats.free_regions, stats.regions, "seed {seed}: a leak");
+    drop(actor);
+    drop(heap);
+    for server in &servers.servers {
+        assert_eq!(server.pool().granted, Bytes::ZERO, "seed {seed}: grants were not released");
+    }
+}
+
+#[test]
+fn local_over_shared_memory() {
+    for seed in 1..=2 {
+        run(Plan::Local, Over::Shm, seed, 40_000);
+    }
+}
+
+#[test]
+fn local_over_tcp() {
+    run(Plan::Local, Over::Tcp, 11, 10_000);
+}
