@@ -206,3 +206,38 @@ impl Tracer {
         self.marks.memory_bytes() + 8 * (self.stack.capacity() + ghosts) as u64
     }
 }
+
+/// Live bytes and objects of one region, as far as they can be reached from `roots` without leaving
+/// it (Semeru's region tracing). Words that lead to no object are passed over: the region may be in
+/// use.
+pub fn trace_region<W: Words + ?Sized>(
+    view: &View<'_, W>,
+    region: u32,
+    roots: impl Iterator<Item = u64>,
+) -> Result<(u64, u64), Gone> {
+    let mut marks = Bitmap::new(view.geometry.granules());
+    let mut stack: Vec<u64> = Vec::new();
+    let (mut live, mut objects) = (0, 0);
+    let mut visit = |word: u64, stack: &mut Vec<u64>| {
+        if let Some((there, granule)) = view.geometry.split(word)
+            && there == region
+            && marks.set(granule)
+        {
+            stack.push(word);
+        }
+    };
+    for root in roots {
+        visit(root, &mut stack);
+        while let Some(at) = stack.pop() {
+            if let Some((header, size)) = view.object(at)? {
+                live += size;
+                objects += 1;
+                view.each_ref::<Gone>(at, header, |_, word| {
+                    visit(word, &mut stack);
+                    Ok(())
+                })?;
+            }
+        }
+    }
+    Ok((live, objects))
+}

@@ -322,7 +322,7 @@ impl Inner {
                 let at = self.pager.place(field);
                 let crosses = (at ^ word) >> self.geometry.region_shift != 0;
                 if crosses && word != 0 {
-                    self.state.crossing(self, context, at, word);
+                    self.state.crossing(context, at, word);
                 }
             }
             Mode::Indirect => {

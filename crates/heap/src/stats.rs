@@ -144,4 +144,6 @@ pub struct AgentStats {
     pub cpu_seconds: f64,
     pub traced_objects: u64,
     pub moved: Bytes,
+    /// Semeru: traces that raced with pages coming in.
+    pub discarded_traces: u64,
 }

@@ -47,3 +47,15 @@ fn local_over_shared_memory() {
 fn local_over_tcp() {
     run(Plan::Local, Over::Tcp, 11, 10_000);
 }
+
+#[test]
+fn semeru_over_shared_memory() {
+    for seed in 21..=22 {
+        run(Plan::Semeru, Over::Shm, seed, 40_000);
+    }
+}
+
+#[test]
+fn semeru_over_tcp() {
+    run(Plan::Semeru, Over::Tcp, 31, 10_000);
+}

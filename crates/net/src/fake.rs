@@ -191,6 +191,7 @@ impl State {
                 held_bytes: 0,
                 holders: 0,
             })),
+            Control::Agent(_) => Err(refused(ErrorCode::NoAgent, 0, 0)),
             Control::Goodbye => Ok(Answer::Done),
             Control::Status { .. } => Ok(Answer::Status(Box::default())),
         }

@@ -5,13 +5,16 @@
 //! `muninn_proto::server`; here are its threads (event loops, a wiper, metrics), its sockets and
 //! its memory.
 
+mod agents;
 mod connection;
 mod event_loop;
 mod metrics;
 mod segment;
 
+pub use agents::{AgentLimits, AgentReport};
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
 
+use agents::AgentHost;
 use event_loop::{EventLoop, LoopOptions, Mailbox};
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
@@ -50,6 +53,8 @@ pub struct ServerConfig {
     pub huge: HugePages,
     /// Keep CPUs from sleeping while there are sessions.
     pub keep_awake: bool,
+    /// Agents of managed heaps; none are run without.
+    pub agents: Option<AgentLimits>,
     /// Bind event loops to this CPU and those after it.
     pub cpu: Option<usize>,
 }
@@ -73,6 +78,7 @@ impl Default for ServerConfig {
             prealloc: false,
             huge: HugePages::Auto,
             keep_awake: true,
+            agents: Some(AgentLimits::default()),
             cpu: None,
         }
     }
@@ -114,6 +120,7 @@ pub struct Server {
     wiper: Option<JoinHandle<()>>,
     addresses: Vec<Address>,
     metrics: Option<SocketAddr>,
+    agents: Option<Arc<AgentHost>>,
 }
 
 fn is_local(address: &Address) -> bool {
@@ -193,7 +200,7 @@ impl Server {
             pool,
             SharedConfig {
                 name: ShortText::lossy(&config.name, 64),
-                key: config.key,
+                key: config.key.clone(),
                 lease: Nanos::from(config.lease),
                 max_sessions: config.max_sessions,
                 uid: muninn_sys::proc::own_uid(),
@@ -215,7 +222,14 @@ impl Server {
             wiper: None,
             addresses,
             metrics: metrics_address,
+            agents: config
+                .agents
+                .map(|limits| Arc::new(AgentHost::new(config.key, limits))),
         };
+        if let Some(host) = &server.agents {
+            // Set once, before any loop runs.
+            let _ = shared.agents.set(Arc::clone(host) as _);
+        }
         let options = LoopOptions {
             spin: config.spin,
             weights: config.weights,
@@ -268,6 +282,11 @@ impl Server {
         metrics::render(&self.shared)
     }
 
+    /// How the agents of managed heaps are doing.
+    pub fn agents(&self) -> Vec<AgentReport> {
+        self.agents.as_ref().map_or_else(Vec::new, |host| host.reports())
+    }
+
     /// Asks sessions to move away within this time, or no longer (None).
     pub fn drain(&self, within: Option<Duration>) {
         let ends = within.map(|time| clock::now() + Nanos::from(time));
@@ -301,6 +320,9 @@ impl Server {
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so already.
             let _ = thread.join();
+        }
+        if let Some(agents) = self.agents.take() {
+            agents.stop();
         }
     }
 }

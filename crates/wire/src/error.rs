@@ -61,6 +61,10 @@ codes! {
     TryAgain = 24 / "try-again",
     Stopping = 25 / "stopping",
     TooManyObservers = 26 / "too-many-observers",
+    /// The server runs no agents of managed heaps.
+    NoAgent = 27 / "no-agent",
+    /// The agent could not do it; the remark says why.
+    AgentRefused = 28 / "agent-refused",
 }
 
 /// A refusal as it travels: the code, two details and a remark.
@@ -235,6 +239,8 @@ impl fmt::Display for Refusal {
                 self.a
             ),
             ErrorCode::Stopping => write!(f, "the server is stopping"),
+            ErrorCode::NoAgent => write!(f, "the server runs no agents of managed heaps"),
+            ErrorCode::AgentRefused => write!(f, "the heap's agent refused"),
         }?;
         if !self.remark.as_str().is_empty() {
             write!(f, " ({})", self.remark)?;

@@ -51,6 +51,8 @@ kinds! {
     Adopt = 8,
     Status = 9,
     Drain = 10,
+    /// For the agent of a managed heap.
+    Agent = 11,
     Read = 16,
     Write = 17,
     CompareSwap = 18,
@@ -67,6 +69,7 @@ kinds! {
     AdoptReply = 0x88,
     StatusReply = 0x89,
     DrainReply = 0x8a,
+    AgentReply = 0x8b,
     ReadReply = 0x90,
     WriteReply = 0x91,
     CompareSwapReply = 0x92,

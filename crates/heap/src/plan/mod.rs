@@ -4,7 +4,9 @@
 //! cache. [`semeru`] collects regions on their servers during a pause, [`mako`] while the program
 //! runs. What they need of an agent is in [`remote`].
 
-pub mod local;
+pub(crate) mod local;
+pub(crate) mod remote;
+pub(crate) mod semeru;
 
 use crate::error::HeapError;
 use crate::heap::{Builder, Inner};
@@ -14,7 +16,9 @@ use crate::world::{Context, Stopped};
 use muninn_heap_agent::layout::{Geometry, TypeDescriptor};
 use muninn_net::{Grant, Pool};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
 /// How often an allocation asks for a collection before it is an error.
 pub(crate) const ATTEMPTS: u32 = 4;
@@ -68,23 +72,39 @@ impl FromStr for Plan {
 #[derive(Debug)]
 pub(crate) struct PlanState {
     plan: Plan,
+    semeru: Option<Box<semeru::State>>,
 }
 
 impl PlanState {
     pub fn new(
         config: &Builder,
-        _pool: &Arc<Pool>,
-        _geometry: &Geometry,
-        _grants: &[Grant],
+        pool: &Arc<Pool>,
+        geometry: &Geometry,
+        grants: &[Grant],
     ) -> Result<PlanState, HeapError> {
-        Ok(PlanState { plan: config.plan })
+        let mut state = PlanState {
+            plan: config.plan,
+            semeru: None,
+        };
+        if config.plan == Plan::Semeru {
+            let remote = remote::Remote::attach(pool, geometry, grants)?;
+            state.semeru = Some(Box::new(semeru::State::new(remote, *geometry)));
+        }
+        Ok(state)
+    }
+
+    fn remote(&self) -> Option<&remote::Remote> {
+        self.semeru.as_ref().map(|semeru| &semeru.remote)
     }
 
     pub fn is_concurrent(&self) -> bool {
         self.plan == Plan::Mako
     }
-    pub fn add_type(&self, _descriptor: &TypeDescriptor) -> Result<(), HeapError> {
-        Ok(())
+    pub fn add_type(&self, descriptor: &TypeDescriptor) -> Result<(), HeapError> {
+        match self.remote() {
+            Some(remote) => remote.add_type(descriptor),
+            None => Ok(()),
+        }
     }
 
     /// A region to allocate in; none when it is time to collect.
@@ -112,14 +132,21 @@ impl PlanState {
     /// The mutator leaves its region.
     pub fn retire(&self, _inner: &Inner, _context: &Context) {}
     /// The mutator ends.
-    pub fn leave(&self, _inner: &Inner, _context: &Context) {}
+    pub fn leave(&self, _inner: &Inner, context: &Context) {
+        if let Some(semeru) = &self.semeru {
+            semeru.leave(context);
+        }
+    }
 
     pub fn collect(
         &self,
         inner: &Inner,
         stopped: &Stopped<'_>,
-        _full: bool,
+        full: bool,
     ) -> Result<PauseKind, HeapError> {
+        if let Some(semeru) = &self.semeru {
+            return semeru.collect(inner, stopped, full);
+        }
         local::collect(inner, stopped)?;
         Ok(PauseKind::Collection)
     }
@@ -146,14 +173,35 @@ impl PlanState {
     }
     pub fn overwritten(&self, _inner: &Inner, _context: &Context, _old: u64) {}
     #[inline(always)]
-    pub fn crossing(&self, _inner: &Inner, _context: &Context, _at: u64, _word: u64) {}
+    pub fn crossing(&self, context: &Context, at: u64, word: u64) {
+        if let Some(semeru) = &self.semeru {
+            semeru.crossing(context, at, word);
+        }
+    }
     pub fn memory_bytes(&self) -> u64 {
-        0
+        self.semeru.as_ref().map_or(0, |semeru| semeru.memory_bytes())
     }
     pub fn agent_stats(&self) -> Vec<AgentStats> {
-        Vec::new()
+        self.remote().map_or_else(Vec::new, remote::Remote::stats)
     }
-    pub fn detach(&self) {}
+    /// One round of the plan's own thread.
+    fn daemon_turn(&self, _inner: &Inner) {
+        if let Some(semeru) = &self.semeru
+            && !semeru.transfer()
+        {
+            semeru.wait_for_queue();
+        }
+    }
+    fn wake_daemon(&self) {
+        if let Some(semeru) = &self.semeru {
+            semeru.bell.notify_all();
+        }
+    }
+    pub fn detach(&self) {
+        if let Some(remote) = self.remote() {
+            remote.detach();
+        }
+    }
 }
 
 /// Regions that stay free for collections to copy into.
@@ -161,12 +209,49 @@ pub(crate) fn reserve(geometry: &Geometry) -> u32 {
     (geometry.regions / 8).max(1)
 }
 
-/// The thread that a plan needs beside the mutators.
+/// The thread that a plan needs beside the mutators: Semeru's transfer thread, Mako's collector.
 #[derive(Debug)]
-pub(crate) struct Daemon;
+pub(crate) struct Daemon {
+    stop: Arc<AtomicBool>,
+    inner: Weak<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Daemon {
-    pub fn start(_inner: &Arc<Inner>) -> Result<Daemon, HeapError> {
-        Ok(Daemon)
+    pub fn start(inner: &Arc<Inner>) -> Result<Daemon, HeapError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut daemon = Daemon {
+            stop: Arc::clone(&stop),
+            inner: Arc::downgrade(inner),
+            thread: None,
+        };
+        if inner.state.plan == Plan::Local {
+            return Ok(daemon);
+        }
+        let inner = Arc::clone(inner);
+        let work = move || {
+            while !stop.load(Relaxed) {
+                inner.state.daemon_turn(&inner);
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("muninn-heap".to_string())
+            .spawn(work)
+            .map_err(|e| HeapError::Machine(e.to_string()))?;
+        daemon.thread = Some(thread);
+        Ok(daemon)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(inner) = self.inner.upgrade() {
+            inner.state.wake_daemon();
+        }
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
     }
 }

@@ -20,6 +20,8 @@ pub enum Control {
     Adopt { ticket: [u8; TICKET_LEN] },
     Status { after: SessionId },
     Drain { deadline_ms: u64 },
+    /// For the agent of a managed heap, in its own language; at most a body long.
+    Agent(Vec<u8>),
 }
 
 /// What to do.
@@ -64,6 +66,7 @@ pub enum Answer {
     Adopted(Vec<GrantInfo>),
     Report(DrainReport),
     Status(Box<StatusPage>),
+    Agent(Vec<u8>),
 }
 
 /// Why an operation failed.
@@ -110,6 +113,9 @@ impl Verb {
                 encode_ids(ids, scratch);
                 GrantList::decode(scratch).map_err(OpError::BadSegments)?;
                 Ok(0)
+            }
+            Verb::Control(Control::Agent(body)) if body.len() > muninn_wire::MAX_BODY => {
+                Err(OpError::BadSegments(DecodeError::Value))
             }
             _ => Ok(0),
         }
@@ -163,6 +169,7 @@ impl Verb {
                 Control::Drain { deadline_ms } => Request::Drain {
                     deadline_ms: *deadline_ms,
                 },
+                Control::Agent(body) => Request::Agent(body),
             },
         };
         request.encode(class, tag, out);

@@ -5,6 +5,7 @@
 //! the session's own grants and nothing else: there is no message by which a client could name
 //! another's memory.
 
+use super::agents::Agents;
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
 use super::pool::{Extent, Pool};
@@ -17,7 +18,7 @@ use muninn_wire::{
     Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport, seal_frame,
 };
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct Shared<B: Backing> {
     pub started: Nanos,
     next_session: AtomicU64,
     pub(super) next_grant: AtomicU64,
+    /// Agents of managed heaps, where the server runs any.
+    pub agents: OnceLock<Arc<dyn Agents<B>>>,
 }
 
 impl<B: Backing> Shared<B> {
@@ -52,6 +55,7 @@ impl<B: Backing> Shared<B> {
             started,
             next_session: AtomicU64::new(1),
             next_grant: AtomicU64::new(1),
+            agents: OnceLock::new(),
         })
     }
 
@@ -491,6 +495,13 @@ impl<B: Backing> Shard<B> {
                 out.fenced.retain(|fenced| *fenced != conn);
                 return Step::ReplyThenClose;
             }
+            Request::Agent(body) => match self.shared.agents.get() {
+                Some(agents) => agents.call(Some((id, &session.grants)), body).map(|answer| {
+                    out.reply(header, |b| b.extend_from_slice(&answer));
+                    Step::Reply
+                }),
+                None => Err(Refusal::new(ErrorCode::NoAgent)),
+            },
             Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
             Request::Hello(_) | Request::Prove { .. } => {
                 return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
@@ -553,6 +564,9 @@ impl<B: Backing> Shard<B> {
         for conn in session.connections() {
             self.forget(conn);
             out.fenced.push(conn);
+        }
+        if let Some(agents) = self.shared.agents.get() {
+            agents.session_ended(id);
         }
         self.shared.registry.remove_session(id);
         self.shared.pool.owner_ended(id);
