@@ -67,6 +67,7 @@ pub struct State {
     queues: Mutex<Vec<Vec<(u64, u64)>>>,
     pub bell: Condvar,
     remset: Mutex<Remset>,
+    transferring: Mutex<()>,
     geometry: Geometry,
 }
 
@@ -86,6 +87,7 @@ impl State {
                 links: vec![None; regions],
                 freed: Vec::new(),
             }),
+            transferring: Mutex::default(),
             geometry,
         }
     }
@@ -141,6 +143,9 @@ impl State {
 
     /// The transfer thread's work; false when there was none.
     pub fn transfer(&self) -> bool {
+        // Held until the records are in the remembered set: a pause that finds no queues must not
+        // miss the one that is being worked on.
+        let _one = self.transferring.lock();
         let queue = self.queues().pop();
         match queue {
             Some(queue) => {
@@ -237,6 +242,7 @@ struct Moved {
     foreign: Vec<u64>,
     /// Regions to be emptied that could not be.
     kept: Vec<u32>,
+    bytes: u64,
 }
 
 impl Pause<'_> {
@@ -321,16 +327,7 @@ impl Pause<'_> {
         let remote = &self.state.remote;
         let geometry = &self.inner.geometry;
         let roots = root_words(self.inner, self.stopped);
-        let inputs: Vec<Vec<u8>> = (0..remote.servers())
-            .map(|server| {
-                let mut w = Writer::default();
-                w.words(&roots_at(geometry, &roots, server));
-                w.0
-            })
-            .collect();
-        for (server, input) in (0..).zip(&inputs) {
-            remote.start(server, Task::TraceStart, input)?;
-        }
+        trace_from(remote, |server| roots_at(geometry, &roots, server))?;
         wait_for_trace(remote)?;
         let nothing = vec![Vec::new(); remote.servers() as usize];
         let mut dead = Vec::new();
@@ -488,8 +485,7 @@ impl Pause<'_> {
                 inner.regions().get_mut(region).survivals = 1;
             }
         }
-        let bytes = moved.forwards.len() as u64;
-        Log::add(&inner.log.moved_bytes, bytes);
+        Log::add(&inner.log.moved_bytes, moved.bytes);
         Ok(())
     }
 
@@ -498,6 +494,7 @@ impl Pause<'_> {
             let (region, bump) = (r.u32()?, r.u64()?);
             let place = self.inner.bumps.get(region as usize).ok_or(Short)?;
             place.store(bump, Release);
+            moved.bytes += bump.saturating_sub(REGION_HEAD);
         }
         for _ in 0..r.u32()? {
             moved.kept.push(r.u32()?);
@@ -538,6 +535,21 @@ impl Pause<'_> {
         }
         self.inner.lost()
     }
+}
+
+/// Starts a trace everywhere. All agents are ready before the first gets a root: what one finds for
+/// another must not come too early.
+pub fn trace_from(
+    remote: &Remote,
+    roots: impl Fn(u32) -> Vec<u64>,
+) -> Result<(), HeapError> {
+    let mut none = Writer::default();
+    none.words(&[]);
+    remote.all(Task::TraceStart, &vec![none.0; remote.servers() as usize])?;
+    for server in 0..remote.servers() {
+        remote.roots(server, &roots(server))?;
+    }
+    Ok(())
 }
 
 /// Polls all agents until the trace is over.
