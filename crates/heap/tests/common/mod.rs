@@ -172,7 +172,7 @@ impl Actor {
         );
         let new_root = mutator.enter(|s| {
             // What nobody keeps, so that there is something to collect.
-            let junk = s.alloc_filled(rng.below(1500) as usize, 0xA5u8)?;
+            let junk = s.alloc_filled(rng.below(8000) as usize, 0xA5u8)?;
             let (node, id) = walk(s, rng, shadow, &roots[a])?;
             assert!(junk.is_empty() || junk.get(junk.len() - 1) == 0xA5);
             let (other, other_id) = walk(s, rng, shadow, &roots[b])?;
