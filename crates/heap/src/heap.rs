@@ -430,7 +430,7 @@ impl Inner {
     pub fn retire(&self, context: &Context) {
         let bump = context.bump.take();
         if bump.at != 0 {
-            self.state.retire(self, context);
+            self.state.retire(context);
             self.regions().get_mut(bump.region).use_ = Use::Used;
         }
     }

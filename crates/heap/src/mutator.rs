@@ -92,7 +92,7 @@ impl Drop for Mutator {
         // Nobody may collect while the region is handed back.
         let _one = inner.lock_collecting();
         inner.retire(&self.context);
-        inner.state.leave(inner, &self.context);
+        inner.state.leave(&self.context);
         inner.world.remove(&self.context);
     }
 }

@@ -329,7 +329,7 @@ impl Inner {
                 if self.state.is_tracing() {
                     let old = cell.load(Ordering::Relaxed);
                     if old != 0 {
-                        self.state.overwritten(self, context, old);
+                        self.state.overwritten(context, old);
                     }
                 }
             }

@@ -65,6 +65,18 @@ fn semeru_over_tcp() {
     run(Plan::Semeru, Over::Tcp, 31, 10_000);
 }
 
+#[test]
+fn mako_over_shared_memory() {
+    for seed in 41..=42 {
+        run(Plan::Mako, Over::Shm, seed, 40_000);
+    }
+}
+
+#[test]
+fn mako_over_tcp() {
+    run(Plan::Mako, Over::Tcp, 51, 10_000);
+}
+
 /// More of the same, for whoever looks for trouble: MUNINN_SEEDS=100..200 MUNINN_PLAN=semeru.
 #[test]
 #[ignore = "as long as one likes"]

@@ -222,6 +222,29 @@ impl Pager {
         self.put_out_removed(&batch[..count]);
     }
 
+    /// Evicts a range and keeps everybody from bringing any of it back, prefetching included, until
+    /// it is [let go](Pager::let_go): an agent changes it.
+    pub fn seize(&self, places: Range<u64>) {
+        self.evict(places.clone());
+        for page in self.pages_of(places) {
+            // Busy from here on. What a prefetch brought since goes out again.
+            while let Some(state @ (CLEAN | DIRTY)) = self.take(page, |state| state != INIT) {
+                self.put_out_removed(&[(page, state == DIRTY)]);
+                if self.alarm.has(crate::alarm::LOST) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The agent is done with a range that was seized.
+    pub fn let_go(&self, places: Range<u64>) {
+        for page in self.pages_of(places) {
+            let state = self.state(page);
+            let _ = state.compare_exchange(BUSY, EVICTED, AcqRel, Acquire);
+        }
+    }
+
     fn put_out_removed(&self, taken: &[(u32, bool)]) {
         {
             let mut policies = self.lock_policies();

@@ -4,7 +4,9 @@
 //! cache. [`semeru`] collects regions on their servers during a pause, [`mako`] while the program
 //! runs. What they need of an agent is in [`remote`].
 
+pub(crate) mod hit;
 pub(crate) mod local;
+pub(crate) mod mako;
 pub(crate) mod remote;
 pub(crate) mod semeru;
 
@@ -21,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 /// How often an allocation asks for a collection before it is an error.
-pub(crate) const ATTEMPTS: u32 = 4;
+pub(crate) const ATTEMPTS: u32 = 6;
 
 /// Which collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,6 +75,7 @@ impl FromStr for Plan {
 pub(crate) struct PlanState {
     plan: Plan,
     semeru: Option<Box<semeru::State>>,
+    mako: Option<Box<mako::State>>,
 }
 
 impl PlanState {
@@ -85,16 +88,22 @@ impl PlanState {
         let mut state = PlanState {
             plan: config.plan,
             semeru: None,
+            mako: None,
         };
-        if config.plan == Plan::Semeru {
-            let remote = remote::Remote::attach(pool, geometry, grants)?;
-            state.semeru = Some(Box::new(semeru::State::new(remote, *geometry)));
+        let attach = || remote::Remote::attach(pool, geometry, grants);
+        match config.plan {
+            Plan::Local => {}
+            Plan::Semeru => {
+                state.semeru = Some(Box::new(semeru::State::new(attach()?, *geometry)));
+            }
+            Plan::Mako => state.mako = Some(Box::new(mako::State::new(attach()?, *geometry))),
         }
         Ok(state)
     }
 
     fn remote(&self) -> Option<&remote::Remote> {
-        self.semeru.as_ref().map(|semeru| &semeru.remote)
+        let semeru = self.semeru.as_ref().map(|semeru| &semeru.remote);
+        semeru.or(self.mako.as_ref().map(|mako| &mako.remote))
     }
 
     pub fn is_concurrent(&self) -> bool {
@@ -108,7 +117,10 @@ impl PlanState {
     }
 
     /// A region to allocate in; none when it is time to collect.
-    pub fn take_region(&self, inner: &Inner, _context: &Context, size: u64) -> Option<u32> {
+    pub fn take_region(&self, inner: &Inner, context: &Context, size: u64) -> Option<u32> {
+        if let Some(mako) = &self.mako {
+            return mako.take_region(inner, context, size);
+        }
         let mut regions = inner.regions();
         // Half-filled regions first, where what is left is worth it.
         let worth = size.max(inner.geometry.region_bytes() / 4);
@@ -122,6 +134,9 @@ impl PlanState {
     }
 
     pub fn take_run(&self, inner: &Inner, count: u32) -> Option<u32> {
+        if let Some(mako) = &self.mako {
+            return mako.take_run(inner, count);
+        }
         let mut regions = inner.regions();
         if regions.free_regions() < count + reserve(&inner.geometry) {
             return None;
@@ -130,11 +145,18 @@ impl PlanState {
     }
 
     /// The mutator leaves its region.
-    pub fn retire(&self, _inner: &Inner, _context: &Context) {}
+    pub fn retire(&self, context: &Context) {
+        if let Some(mako) = &self.mako {
+            mako.retire(context);
+        }
+    }
     /// The mutator ends.
-    pub fn leave(&self, _inner: &Inner, context: &Context) {
+    pub fn leave(&self, context: &Context) {
         if let Some(semeru) = &self.semeru {
             semeru.leave(context);
+        }
+        if let Some(mako) = &self.mako {
+            mako.leave(context);
         }
     }
 
@@ -151,27 +173,51 @@ impl PlanState {
         Ok(PauseKind::Collection)
     }
 
-    pub fn wait_for_cycle(&self, _inner: &Inner, _epoch: u64) -> Result<(), HeapError> {
-        Ok(())
+    pub fn wait_for_cycle(&self, inner: &Inner, epoch: u64) -> Result<(), HeapError> {
+        match &self.mako {
+            Some(mako) => mako.wait_for_cycle(inner, epoch),
+            None => Ok(()),
+        }
     }
-    pub fn full_cycle(&self, _inner: &Inner) -> Result<(), HeapError> {
-        Ok(())
+    pub fn full_cycle(&self, inner: &Inner) -> Result<(), HeapError> {
+        match &self.mako {
+            Some(mako) => mako.full_cycle(inner),
+            None => Ok(()),
+        }
     }
     /// A handshake, if one is wanted.
-    pub fn answer(&self, _inner: &Inner, _context: &Context) {}
-    pub fn wait_for_region(&self, _inner: &Inner, _context: &Context, _word: u64) {}
-    pub fn new_entry(&self, _inner: &Inner, _context: &Context, at: u64) -> u64 {
-        at
+    pub fn answer(&self, inner: &Inner, context: &Context) {
+        if let Some(mako) = &self.mako {
+            mako.answer(inner, context);
+        }
+    }
+    pub fn wait_for_region(&self, inner: &Inner, context: &Context, word: u64) {
+        if let Some(mako) = &self.mako {
+            mako.wait_for_region(inner, context, word);
+        }
+    }
+    pub fn new_entry(&self, inner: &Inner, context: &Context, at: u64) -> u64 {
+        match &self.mako {
+            Some(mako) => mako.new_entry(inner, context, at),
+            None => at,
+        }
     }
     #[inline(always)]
     pub fn resolve(&self, inner: &Inner, word: u64) -> *mut u8 {
-        inner.pager.address(word)
+        match &self.mako {
+            Some(mako) => mako.hit.resolve(inner, word),
+            None => inner.pager.address(word),
+        }
     }
     #[inline(always)]
     pub fn is_tracing(&self) -> bool {
-        false
+        self.mako.as_ref().is_some_and(|mako| mako.is_tracing())
     }
-    pub fn overwritten(&self, _inner: &Inner, _context: &Context, _old: u64) {}
+    pub fn overwritten(&self, context: &Context, old: u64) {
+        if let Some(mako) = &self.mako {
+            mako.overwritten(context, old);
+        }
+    }
     #[inline(always)]
     pub fn crossing(&self, context: &Context, at: u64, word: u64) {
         if let Some(semeru) = &self.semeru {
@@ -179,13 +225,17 @@ impl PlanState {
         }
     }
     pub fn memory_bytes(&self) -> u64 {
-        self.semeru.as_ref().map_or(0, |semeru| semeru.memory_bytes())
+        let semeru = self.semeru.as_ref().map_or(0, |semeru| semeru.memory_bytes());
+        semeru + self.mako.as_ref().map_or(0, |mako| mako.hit.memory_bytes())
     }
     pub fn agent_stats(&self) -> Vec<AgentStats> {
         self.remote().map_or_else(Vec::new, remote::Remote::stats)
     }
     /// One round of the plan's own thread.
-    fn daemon_turn(&self, _inner: &Inner) {
+    fn daemon_turn(&self, inner: &Inner) {
+        if let Some(mako) = &self.mako {
+            mako.turn(inner);
+        }
         if let Some(semeru) = &self.semeru
             && !semeru.transfer()
         {
@@ -195,6 +245,9 @@ impl PlanState {
     fn wake_daemon(&self) {
         if let Some(semeru) = &self.semeru {
             semeru.bell.notify_all();
+        }
+        if let Some(mako) = &self.mako {
+            mako.wake();
         }
     }
     pub fn detach(&self) {
