@@ -4,6 +4,7 @@
 pub mod apps;
 pub mod arena;
 pub mod bare;
+pub mod heap;
 pub mod net;
 pub mod paging;
 pub mod scale;
@@ -20,6 +21,8 @@ pub enum Bench {
     Paging(Box<paging::Args>),
     /// Real programs with less memory than they want, beside zram
     Apps(Box<apps::Args>),
+    /// The managed heap and its collectors, beside Java's
+    Heap(heap::Args),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
@@ -27,6 +30,7 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Net(args) => net::run(args),
         Bench::Paging(args) => paging::run(args),
         Bench::Apps(args) => apps::run(args),
+        Bench::Heap(args) => heap::run(args),
     }
 }
 
