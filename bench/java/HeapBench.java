@@ -125,10 +125,17 @@ public final class HeapBench {
         return bytes;
     }
 
+    static double skewed(double x) {
+        x = x * x;
+        x = x * x;
+        return x * x;
+    }
+
     static long store(long most, int inserts, int updates, long operations) {
         Rng rng = new Rng(99);
         int buckets = (int) nextPowerOfTwo(most / 2);
         Entry[] table = new Entry[buckets];
+        int[] sizes = new int[buckets];
         long nextKey = 0, count = 0, sum = 0;
         int sweep = 0;
         for (long done = 0; done < operations; done++) {
@@ -138,8 +145,8 @@ public final class HeapBench {
             if (insert) {
                 key = nextKey++;
             } else {
-                double x = rng.unit();
-                key = nextKey - 1 - Math.min((long) (x * x * x * Math.min(most, nextKey)), nextKey - 1);
+                double x = skewed(rng.unit());
+                key = nextKey - 1 - Math.min((long) (x * Math.min(most, nextKey)), nextKey - 1);
             }
             int at = (int) ((key * 0x9E3779B97F4A7C15L) >>> 24) & (buckets - 1);
             if (insert) {
@@ -148,9 +155,11 @@ public final class HeapBench {
                 e.value = filled(32 + (int) (key % 64), (byte) key);
                 e.next = table[at];
                 table[at] = e;
+                sizes[at]++;
                 count++;
                 while (count > most) {
-                    for (Entry c = table[sweep]; c != null; c = c.next) count--;
+                    count -= sizes[sweep];
+                    sizes[sweep] = 0;
                     table[sweep] = null;
                     sweep = (sweep + 1) & (buckets - 1);
                 }
@@ -204,7 +213,7 @@ public final class HeapBench {
         parent.count++;
     }
 
-    static long keyOf(long n) { return (n * 0x9E3779B97F4A7C15L) >>> 16; }
+    static long keyOf(long n) { return n * 3; }
 
     static long table(long rows, long operations) {
         Rng rng = new Rng(5);
@@ -241,8 +250,8 @@ public final class HeapBench {
                     page = next;
                 }
             } else {
-                double x = rng.unit();
-                long key = keyOf(inserted - 1 - Math.min((long) (x * x * inserted), inserted - 1));
+                double x = skewed(rng.unit());
+                long key = keyOf(inserted - 1 - Math.min((long) (x * inserted), inserted - 1));
                 Page page = root;
                 while (!page.leaf) page = page.pages[place(page.keys, page.count, key)];
                 int at = place(page.keys, page.count, key);

@@ -1,7 +1,6 @@
 //! Agents of managed heaps: a thread each, over the grants of the session that started it.
 //!
-//! The event loop only queues and looks; the work is done by the agent's own thread, at a lower
-//! priority than the loops, so that pages come first. What is bounded: agents of a server, input and
+//! The event loop only queues and looks; the work is done by the agent's own thread. What is bounded: agents of a server, input and
 //! result of a task, and metadata (a share of the regions served, refused at the start). A heap's
 //! memory may vanish under its agent, because a client that maps it can cut it: every access is
 //! guarded, and the agent then gives up, and nothing else.

@@ -50,7 +50,7 @@ const SATB: usize = 1024;
 /// Dirty pages that PTP may leave for the pause.
 const PENDING_PAGES: u64 = 64;
 /// A cycle starts when more of the heap is in use than this, and this much was allocated since.
-const START_SHARE: f64 = 0.60;
+const START_SHARE: f64 = 0.50;
 const GROWTH_SHARE: f64 = 0.08;
 /// Regions with a larger live share than this are left as they are.
 const LIVE_SHARE_MAX: f64 = 0.75;
@@ -372,7 +372,7 @@ impl State {
 
     /// PTP. Most pages go home before the world is stopped; in the pause only what is pending.
     fn pre_tracing_pause(&self, inner: &Inner) -> Result<Vec<u64>, HeapError> {
-        for _ in 0..4 {
+        for _ in 0..8 {
             if inner.pager.write_back(inner.pager.all_pages()) < PENDING_PAGES {
                 break;
             }
@@ -398,7 +398,7 @@ impl State {
         let servers = self.remote.servers();
         self.remote.all(Task::Tablets, &vec![tablets.0; servers as usize])?;
         trace_from(&self.remote, |server| self.at(inner, roots, server))?;
-        self.trace_out(inner)
+        self.trace_out(inner, true)
     }
 
     fn at(&self, inner: &Inner, words: &[u64], server: u32) -> Vec<u64> {
@@ -407,7 +407,7 @@ impl State {
     }
 
     /// Polls, and sends overwritten references on, until nobody has anything to trace.
-    fn trace_out(&self, inner: &Inner) -> Result<(), HeapError> {
+    fn trace_out(&self, inner: &Inner, patient: bool) -> Result<(), HeapError> {
         let mut poller = Poller::default();
         let mut spins = 0;
         loop {
@@ -428,7 +428,11 @@ impl State {
             if poller.end_round() && self.satb().is_empty() {
                 return Ok(());
             }
-            nap(&mut spins);
+            match patient {
+                true => nap(&mut spins),
+                // The world waits.
+                false => std::thread::yield_now(),
+            }
         }
     }
 
@@ -441,7 +445,7 @@ impl State {
             let buffers = unsafe { context.buffers() };
             self.satb().append(&mut buffers.satb);
         }
-        let traced = self.trace_out(inner);
+        let traced = self.trace_out(inner, false);
         self.tracing.store(false, SeqCst);
         drop(stopped);
         inner.log.pause(PauseKind::PreEvacuation, start);
@@ -463,34 +467,45 @@ impl State {
                 }
             }
         }
-        let mut chosen = Vec::new();
-        for region in 0..inner.geometry.regions {
-            let (tablet, use_) = {
-                let mut regions = inner.regions();
+        // Nobody begins to allocate in them while their entries are being sorted out.
+        let mut closed: Vec<Vec<(u32, u32, Use)>> = vec![Vec::new(); self.remote.servers() as usize];
+        {
+            let mut regions = inner.regions();
+            for region in 0..inner.geometry.regions {
                 let info = regions.get_mut(region);
-                if !matches!(info.use_, Use::Used | Use::Humongous(_)) {
-                    continue;
+                if matches!(info.use_, Use::Used | Use::Humongous(_)) {
+                    info.closed = true;
+                    let server = inner.geometry.server_of(region) as usize;
+                    closed[server].push((region, info.tablet, info.use_));
                 }
-                // Nobody begins to allocate in it while its entries are being sorted out.
-                info.closed = true;
-                (info.tablet, info.use_)
-            };
-            let server = inner.geometry.server_of(tablet);
-            let mut input = Writer::default();
-            input.u32(tablet);
-            self.remote.start(server, Task::Marks, &input.0)?;
-            let result = self.remote.wait(server)?;
-            let marks = Bitmap::from_words(Reader::new(&result).words().map_err(unclear)?);
-            let (live, fresh) = self.hit.reclaim(tablet, &marks);
-            let bytes = live_bytes[tablet as usize];
-            let used = inner.bumps[region as usize].load(Acquire);
-            if live == 0 {
-                self.release(inner, region);
-            } else if use_ == Use::Used && fresh == 0 && (bytes as f64) < used as f64 * LIVE_SHARE_MAX {
-                // Stays closed until it has been emptied.
-                chosen.push((bytes, region));
-            } else {
-                inner.regions().get_mut(region).closed = false;
+            }
+        }
+        let inputs: Vec<Vec<u8>> = closed
+            .iter()
+            .map(|list| {
+                let mut w = Writer::default();
+                list.iter().for_each(|(_, tablet, _)| w.u32(*tablet));
+                w.0
+            })
+            .collect();
+        let results = self.remote.all(Task::Marks, &inputs)?;
+        let mut chosen = Vec::new();
+        for (list, result) in closed.iter().zip(&results) {
+            let mut r = Reader::new(result);
+            for (region, tablet, use_) in list {
+                let marks = Bitmap::from_words(r.words().map_err(unclear)?);
+                let (live, fresh) = self.hit.reclaim(*tablet, &marks);
+                let bytes = live_bytes[*tablet as usize];
+                let used = inner.bumps[*region as usize].load(Acquire);
+                let sparse = (bytes as f64) < used as f64 * LIVE_SHARE_MAX;
+                if live == 0 {
+                    self.release(inner, *region);
+                } else if *use_ == Use::Used && fresh == 0 && sparse {
+                    // Stays closed until it has been emptied.
+                    chosen.push((bytes, *region));
+                } else {
+                    inner.regions().get_mut(*region).closed = false;
+                }
             }
         }
         chosen.sort_unstable();

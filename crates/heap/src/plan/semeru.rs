@@ -45,8 +45,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 const QUEUE: usize = 2048;
 /// Queues that wait for the transfer thread; then the mutator does its work.
 const QUEUES_MAX: usize = 32;
-/// Regions with a larger live share than this are left as they are.
-const LIVE_SHARE_MAX: f64 = 0.75;
+/// Regions with a larger live share than this are left as they are; in a full collection, where
+/// every byte may be needed, only those that are all but full of live objects are.
+const LIVE_SHARE_MAX: f64 = 0.5;
+const LIVE_SHARE_MAX_FULL: f64 = 0.97;
 /// A region with a larger cached share is collected here, and not traced between pauses.
 const CACHED_SHARE: f64 = 0.5;
 
@@ -251,7 +253,8 @@ impl Pause<'_> {
         if full {
             self.trace_everything()?;
         }
-        let from = self.choose()?;
+        let live_share_max = if full { LIVE_SHARE_MAX_FULL } else { LIVE_SHARE_MAX };
+        let from = self.choose(live_share_max)?;
         if !from.is_empty() {
             self.evacuate(&from)?;
         }
@@ -371,7 +374,7 @@ impl Pause<'_> {
     }
 
     /// The regions worth emptying, by what the agents know of their garbage.
-    fn choose(&self) -> Result<Vec<u32>, HeapError> {
+    fn choose(&self, live_share_max: f64) -> Result<Vec<u32>, HeapError> {
         let geometry = &self.inner.geometry;
         let servers = self.state.remote.servers();
         let mut asked: Vec<Vec<u32>> = vec![Vec::new(); servers as usize];
@@ -399,7 +402,7 @@ impl Pause<'_> {
                 if live == 0 {
                     dead.push(*region);
                 } else if self.inner.regions().get(*region).use_ == Use::Used
-                    && (live as f64) < used as f64 * LIVE_SHARE_MAX
+                    && (live as f64) < used as f64 * live_share_max
                 {
                     worth.push((live, *region));
                 }

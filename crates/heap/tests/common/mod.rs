@@ -42,6 +42,10 @@ pub fn server_config(memory: Bytes) -> ServerConfig {
 }
 
 pub fn servers(count: usize, memory: Bytes, over: Over) -> Servers {
+    servers_with(count, over, server_config(memory))
+}
+
+pub fn servers_with(count: usize, over: Over, config: ServerConfig) -> Servers {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = Vec::new();
     for n in 0..count {
@@ -52,7 +56,7 @@ pub fn servers(count: usize, memory: Bytes, over: Over) -> Servers {
         let config = ServerConfig {
             name: format!("server-{n}"),
             listen: vec![listen.parse().unwrap()],
-            ..server_config(memory)
+            ..config.clone()
         };
         servers.push(Server::start(config).unwrap());
     }

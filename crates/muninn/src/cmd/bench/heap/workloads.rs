@@ -244,6 +244,13 @@ fn closure(m: &mut Mutator, vertices: u32, most: u64, tick: &dyn Fn()) -> Result
     Ok(sum ^ count)
 }
 
+/// Small values more often: three quarters lie below a tenth.
+fn skewed(x: f64) -> f64 {
+    let x = x * x;
+    let x = x * x;
+    x * x
+}
+
 /// A hash table of chains; keys are skewed; the oldest part is dropped when there are too many.
 fn store(
     m: &mut Mutator,
@@ -255,13 +262,14 @@ fn store(
     let mut rng = SplitMix64::new(99);
     let buckets = (most / 2).next_power_of_two();
     let root = m.enter(|s| Ok(s.root(&s.alloc_refs::<Entry>(buckets as usize)?)))?;
+    let sizes = m.enter(|s| Ok(s.root(&s.alloc_filled(buckets as usize, 0u32)?)))?;
     let (mut next_key, mut count, mut sweep, mut sum) = (0u64, 0u64, 0u64, 0u64);
     let bucket = |key: u64| (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24) & (buckets - 1);
     let mut done = 0;
     while done < operations {
         tick();
         m.enter(|s| {
-            let table = s.open(&root)?;
+            let (table, sizes) = (s.open(&root)?, s.open(&sizes)?);
             for _ in 0..10_000.min(operations - done) {
                 done += 1;
                 let what = rng.below(100);
@@ -271,8 +279,8 @@ fn store(
                     next_key - 1
                 } else {
                     // Recent keys more often.
-                    let x = rng.unit();
-                    next_key - 1 - ((x * x * x * most.min(next_key) as f64) as u64).min(next_key - 1)
+                    let x = skewed(rng.unit());
+                    next_key - 1 - ((x * most.min(next_key) as f64) as u64).min(next_key - 1)
                 };
                 let at = bucket(key) as usize;
                 if is_insert {
@@ -280,14 +288,12 @@ fn store(
                     let head = table.get(at);
                     let entry = s.alloc(EntryInit { key, version: 0, value: Some(value), next: head })?;
                     table.set(at, Some(&entry));
+                    sizes.set(at, sizes.get(at) + 1);
                     count += 1;
                     while count > most {
                         // A bucket at a time, as a store drops its oldest files.
-                        let mut chain = table.get(sweep as usize);
-                        while let Some(entry) = chain {
-                            count -= 1;
-                            chain = entry.next();
-                        }
+                        count -= u64::from(sizes.get(sweep as usize));
+                        sizes.set(sweep as usize, 0);
                         table.set(sweep as usize, None);
                         sweep = (sweep + 1) & (buckets - 1);
                     }
@@ -406,7 +412,8 @@ fn leaf_of<'s>(mut page: Local<'s, Page>, key: u64) -> Local<'s, Page> {
 fn table(m: &mut Mutator, rows: u64, operations: u64, tick: &dyn Fn()) -> Result<u64, HeapError> {
     let mut rng = SplitMix64::new(5);
     let mut root = m.enter(|s| Ok(s.root(&new_page(s, true)?)))?;
-    let key_of = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16;
+    // Keys are given in order, as a database numbers its rows.
+    let key_of = |n: u64| n * 3;
     let (mut inserted, mut sum, mut done) = (0u64, 0u64, 0);
     while done < operations {
         tick();
@@ -430,8 +437,8 @@ fn table(m: &mut Mutator, rows: u64, operations: u64, tick: &dyn Fn()) -> Result
                     insert(s, top.clone(), key, &row)?;
                 } else {
                     // Recent rows more often.
-                    let x = rng.unit();
-                    let key = key_of(inserted - 1 - ((x * x * inserted as f64) as u64).min(inserted - 1));
+                    let x = skewed(rng.unit());
+                    let key = key_of(inserted - 1 - ((x * inserted as f64) as u64).min(inserted - 1));
                     let leaf = leaf_of(top.clone(), key);
                     let (Some(keys), Some(rows)) = (leaf.keys(), leaf.rows()) else { continue };
                     let at = place(&keys, leaf.count() as usize, key);
