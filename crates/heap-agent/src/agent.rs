@@ -102,7 +102,11 @@ impl<W: Words> Agent<W> {
 
     fn mine(&self, region: u32) -> Result<u32, AgentError> {
         let mine = region < self.geometry.regions && self.geometry.server_of(region) == self.me;
-        if mine { Ok(region) } else { Err(AgentError::NotHere(region)) }
+        if mine {
+            Ok(region)
+        } else {
+            Err(AgentError::NotHere(region))
+        }
     }
 
     /// Memory of the agent itself, now and at its most.
@@ -292,7 +296,11 @@ impl<W: Words> Agent<W> {
     /// Empties regions (Semeru's task 2). Input: order, from, to, regions emptied anywhere, roots.
     /// Output: to-spaces, regions kept, forwards, targets at other servers.
     fn evacuate(&mut self, r: &mut Reader<'_>, out: &mut Writer) -> Result<(), AgentError> {
-        let order = if r.u8()? == 0 { Order::Depth } else { Order::Breadth };
+        let order = if r.u8()? == 0 {
+            Order::Depth
+        } else {
+            Order::Breadth
+        };
         let mut from = Vec::new();
         for _ in 0..r.u32()? {
             from.push(self.mine(r.u32()?)?);
@@ -358,7 +366,9 @@ impl<W: Words> Agent<W> {
         new_targets.iter().for_each(|word| self.add_target(*word));
         links.sort_unstable();
         links.dedup();
-        links.iter().for_each(|(from, to)| self.add_link(*from, *to));
+        links
+            .iter()
+            .for_each(|(from, to)| self.add_link(*from, *to));
         self.moved_bytes += evacuator.copied_bytes;
         for to in evacuator.to_spaces() {
             self.bumps.insert(to.region, to.bump);
@@ -368,7 +378,11 @@ impl<W: Words> Agent<W> {
             out.u32(to.region);
             out.u64(to.bump);
         }
-        let kept: Vec<u32> = from.iter().copied().filter(|r| evacuator.is_kept(*r)).collect();
+        let kept: Vec<u32> = from
+            .iter()
+            .copied()
+            .filter(|r| evacuator.is_kept(*r))
+            .collect();
         out.u32(kept.len() as u32);
         kept.iter().for_each(|region| out.u32(*region));
         out.u32(evacuator.forwards.len() as u32);
@@ -484,10 +498,13 @@ impl<W: Words> Agent<W> {
         self.links.fill(None);
         self.estimates.clear();
         for region in self.bumps.keys() {
-            self.estimates.insert(*region, trace.marks.live_bytes(*region));
+            self.estimates
+                .insert(*region, trace.marks.live_bytes(*region));
         }
         found.iter().for_each(|word| self.add_target(*word));
-        links.iter().for_each(|(from, to)| self.add_link(*from, *to));
+        links
+            .iter()
+            .for_each(|(from, to)| self.add_link(*from, *to));
         foreign.sort_unstable();
         foreign.dedup();
         out.words(&foreign);

@@ -249,7 +249,11 @@ impl TypeDescriptor {
             _ => return Err(Short),
         };
         let descriptor = TypeDescriptor { name, shape };
-        if descriptor.is_sane() { Ok(descriptor) } else { Err(Short) }
+        if descriptor.is_sane() {
+            Ok(descriptor)
+        } else {
+            Err(Short)
+        }
     }
 }
 

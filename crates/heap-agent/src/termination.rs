@@ -42,7 +42,10 @@ impl Flags {
     }
 
     pub const fn to_byte(self) -> u8 {
-        self.tracing as u8 | (self.roots as u8) << 1 | (self.ghosts as u8) << 2 | (self.changed as u8) << 3
+        self.tracing as u8
+            | (self.roots as u8) << 1
+            | (self.ghosts as u8) << 2
+            | (self.changed as u8) << 3
     }
     pub const fn from_byte(byte: u8) -> Flags {
         Flags {
@@ -269,9 +272,15 @@ mod tests {
         ];
         for (count, start) in starts {
             let (states, too_early, ended) = explore(World::new(count, &start), None);
-            assert!(!too_early, "{start:?}: over with work left, in one of {states} states");
+            assert!(
+                !too_early,
+                "{start:?}: over with work left, in one of {states} states"
+            );
             assert!(ended, "{start:?}: never over, in {states} states");
-            assert!(states > 500, "{start:?}: only {states} states were looked at");
+            assert!(
+                states > 500,
+                "{start:?}: only {states} states were looked at"
+            );
         }
     }
 

@@ -174,11 +174,7 @@ impl Tracer {
     }
 
     /// Looks at all marked objects of a region again, because some were not put on the stack.
-    fn walk_again<W: Words + ?Sized>(
-        &mut self,
-        view: &View<'_, W>,
-        unit: u32,
-    ) -> Result<(), Gone> {
+    fn walk_again<W: Words + ?Sized>(&mut self, view: &View<'_, W>, unit: u32) -> Result<(), Gone> {
         let marked: Vec<u32> = match self.marks.map(unit) {
             Some(map) => map.iter().collect(),
             None => return Ok(()),

@@ -43,7 +43,12 @@ fn managed(input: proc_macro2::TokenStream) -> Result<proc_macro2::TokenStream, 
     let fields = match &input.data {
         Data::Struct(data) => match &data.fields {
             Fields::Named(fields) => &fields.named,
-            other => return Err(Error::new_spanned(other, "a managed struct has named fields")),
+            other => {
+                return Err(Error::new_spanned(
+                    other,
+                    "a managed struct has named fields",
+                ));
+            }
         },
         _ => {
             return Err(Error::new_spanned(
@@ -72,7 +77,9 @@ fn managed(input: proc_macro2::TokenStream) -> Result<proc_macro2::TokenStream, 
             });
             refs.push(quote!(#offset as u32));
             init_fields.push(quote!(pub #ident: Option<::muninn_heap::Local<'s, #target>>));
-            writes.push(quote!(unsafe { object.init_ref(#offset, self.#ident.as_ref().map(|l| l.raw())) };));
+            writes.push(
+                quote!(unsafe { object.init_ref(#offset, self.#ident.as_ref().map(|l| l.raw())) };),
+            );
             declared.push(quote! {
                 #[doc = #doc]
                 fn #ident(&self) -> Option<::muninn_heap::Local<'s, #target>>;

@@ -9,8 +9,14 @@ pub enum HeapError {
         "the heap is full: {asked} were asked for, {live} of {heap} were still in use after a full \
          collection; drop references, or make the heap larger"
     )]
-    Full { asked: Bytes, live: Bytes, heap: Bytes },
-    #[error("an object of {asked} does not fit a heap of {most} in one piece; make the heap larger")]
+    Full {
+        asked: Bytes,
+        live: Bytes,
+        heap: Bytes,
+    },
+    #[error(
+        "an object of {asked} does not fit a heap of {most} in one piece; make the heap larger"
+    )]
     TooLarge { asked: Bytes, most: Bytes },
     #[error("an array of {0} elements is longer than the {max} that an array can have", max = muninn_heap_agent::layout::MAX_LEN)]
     TooLong(u64),
@@ -38,7 +44,9 @@ pub enum HeapError {
     BadField(String),
     #[error("a heap has at most {max} types", max = muninn_heap_agent::layout::MAX_TYPES)]
     TooManyTypes,
-    #[error("type '{0}' makes no sense: references lie at multiples of 8 inside of the fields, in order")]
+    #[error(
+        "type '{0}' makes no sense: references lie at multiples of 8 inside of the fields, in order"
+    )]
     BadType(String),
     #[error(
         "the server at {0} runs no agents, so the heap cannot be collected there: start it with \

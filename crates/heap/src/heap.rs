@@ -8,13 +8,11 @@ use crate::plan::{self, Plan, PlanState};
 use crate::regions::{Bumps, Regions, Use};
 use crate::roots::Roots;
 use crate::stats::{Footprint, Log, Pause, PauseKind, Stats};
-use crate::words::CachedWords;
-use crate::world::{Bump, Context, INSIDE, OUTSIDE, PARKED, Stopped, World};
+use crate::world::{Bump, Context, PARKED, Stopped, World};
 use muninn_heap_agent::evacuate::Order;
 use muninn_heap_agent::layout::{
     Geometry, Mode, REGION_HEAD, REGION_SHIFTS, TypeDescriptor, Types,
 };
-use muninn_heap_agent::words::View;
 use muninn_net::{Grant, Pool};
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
@@ -251,7 +249,8 @@ fn take_grants(pool: &Pool, geometry: &Geometry, heap: Bytes) -> Result<Vec<Gran
     let mut grants = Vec::new();
     let mut take = |region: u32, bytes: u64| {
         let server = ServerId(geometry.server_of(region));
-        pool.grant_at(server, Bytes(bytes)).map(|grant| grants.push(grant))
+        pool.grant_at(server, Bytes(bytes))
+            .map(|grant| grants.push(grant))
     };
     let all = (0..geometry.regions).try_for_each(|region| take(region, geometry.region_bytes()));
     let all = match geometry.mode {
@@ -320,7 +319,9 @@ impl Inner {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
     pub fn lock_collecting(&self) -> MutexGuard<'_, ()> {
-        self.collecting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.collecting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
     pub fn types(&self) -> Arc<Types> {
         let table = self.types.read().unwrap_or_else(PoisonError::into_inner);
@@ -364,17 +365,6 @@ impl Inner {
             table.by_rust.insert(key, number);
         }
         Ok(number)
-    }
-
-    /// Runs `work` with a view of the heap through the cache.
-    pub fn with_view<R>(&self, work: impl FnOnce(&View<'_, CachedWords<'_>>) -> R) -> R {
-        let types = self.types();
-        let words = CachedWords(&self.pager);
-        work(&View {
-            geometry: &self.geometry,
-            types: &types,
-            words: &words,
-        })
     }
 
     // --- allocation
@@ -512,7 +502,8 @@ impl Inner {
         let result = self.state.collect(self, &stopped, full);
         if let Err(error) = &result {
             // Half a collection leaves a heap that nothing can be said about.
-            self.alarm.lose(|| format!("a collection did not finish: {error}"));
+            self.alarm
+                .lose(|| format!("a collection did not finish: {error}"));
         }
         if let (Some(shadow), Ok(_)) = (shadow, &result) {
             let now = crate::verify::audit(self, &stopped)?;
@@ -609,14 +600,6 @@ impl Inner {
             refreshed_pages: counters.refreshed_pages.load(Relaxed),
             agents: self.state.agent_stats(),
         }
-    }
-
-    pub fn is_inside(context: &Context) -> bool {
-        context.state.load(SeqCst) == INSIDE
-    }
-
-    pub fn outside() -> u32 {
-        OUTSIDE
     }
 }
 

@@ -123,7 +123,12 @@ impl<'s> Scope<'s> {
 
     fn type_of<T: Referent + ?Sized>(&self) -> Result<u16, HeapError> {
         let key = TypeId::of::<T::Key>();
-        let known = self.types.borrow().iter().find(|(k, _)| *k == key).map(|(_, n)| *n);
+        let known = self
+            .types
+            .borrow()
+            .iter()
+            .find(|(k, _)| *k == key)
+            .map(|(_, n)| *n);
         if let Some(number) = known {
             return Ok(number);
         }

@@ -51,7 +51,12 @@ impl Drop for Object<'_> {
 
 impl Clone for Object<'_> {
     fn clone(&self) -> Self {
-        Object::build(self.inner, self.context, self.slot().address.get(), self.word())
+        Object::build(
+            self.inner,
+            self.context,
+            self.slot().address.get(),
+            self.word(),
+        )
     }
 }
 
@@ -113,7 +118,9 @@ impl<'s> Object<'s> {
                 self.slot().address.set(address);
                 return address;
             }
-            self.inner.state.wait_for_region(self.inner, self.context, self.word());
+            self.inner
+                .state
+                .wait_for_region(self.inner, self.context, self.word());
         }
     }
 
@@ -198,7 +205,8 @@ impl<'s> Object<'s> {
         // SAFETY: as in `get_ref`.
         let cell = unsafe { word_at(field) };
         if self.inner.config.barriers {
-            self.inner.before_store(self.context, field, cell, value.word());
+            self.inner
+                .before_store(self.context, field, cell, value.word());
         }
         cell.store(value.word(), Ordering::Relaxed);
     }
@@ -249,7 +257,9 @@ impl<'s> Object<'s> {
             .ok_or_else(|| HeapError::BadField("an object without a type".to_string()))?;
         let bad = |what: &str| {
             let name = &descriptor.name;
-            Err(HeapError::BadField(format!("{name} has no {what} at offset {offset}")))
+            Err(HeapError::BadField(format!(
+                "{name} has no {what} at offset {offset}"
+            )))
         };
         let end = offset.checked_add(len);
         let holds = |bytes: u64| end.is_some_and(|end| end as u64 <= bytes);
@@ -258,9 +268,7 @@ impl<'s> Object<'s> {
             (Shape::Refs, true) if offset.is_multiple_of(8) && holds(8 * header.len()) => Ok(()),
             (_, true) => bad("reference"),
             (Shape::Struct { bytes, refs }, false) => {
-                let touches = |at: &u32| {
-                    (*at as usize) < offset + len && offset < *at as usize + 8
-                };
+                let touches = |at: &u32| (*at as usize) < offset + len && offset < *at as usize + 8;
                 if holds(u64::from(*bytes)) && !refs.iter().any(touches) {
                     Ok(())
                 } else {

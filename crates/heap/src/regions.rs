@@ -202,10 +202,12 @@ mod tests {
     #[test]
     fn regions_are_taken_from_the_servers_in_turn_and_all_of_them() {
         let mut regions = Regions::new(geometry());
-        let mut taken: Vec<u32> =
-            std::iter::from_fn(|| regions.take(None, Use::Used)).collect();
+        let mut taken: Vec<u32> = std::iter::from_fn(|| regions.take(None, Use::Used)).collect();
         assert_eq!(taken.len(), 8);
-        assert_ne!(geometry().server_of(taken[0]), geometry().server_of(taken[1]));
+        assert_ne!(
+            geometry().server_of(taken[0]),
+            geometry().server_of(taken[1])
+        );
         taken.sort_unstable();
         assert_eq!(taken, (0..8).collect::<Vec<_>>());
         assert_eq!(regions.free_regions(), 0);

@@ -80,7 +80,10 @@ impl Slots {
     pub unsafe fn each(&self, mut show: impl FnMut(&Slot)) {
         // SAFETY: nobody else uses the blocks, as the caller vouches for.
         for block in unsafe { &*self.blocks.get() } {
-            block.iter().filter(|s| s.word.get() != 0).for_each(&mut show);
+            block
+                .iter()
+                .filter(|s| s.word.get() != 0)
+                .for_each(&mut show);
         }
     }
 

@@ -168,7 +168,12 @@ impl<T: ?Sized> Clone for Local<'_, T> {
 
 impl<T: ?Sized> std::fmt::Debug for Local<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Local<{}>({:#x})", std::any::type_name::<T>(), self.object.word())
+        write!(
+            f,
+            "Local<{}>({:#x})",
+            std::any::type_name::<T>(),
+            self.object.word()
+        )
     }
 }
 

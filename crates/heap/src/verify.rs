@@ -22,15 +22,15 @@ pub struct Audit {
 }
 
 fn mix(sum: u64, word: u64) -> u64 {
-    (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+    (sum ^ word)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(29)
 }
 
 pub(crate) fn audit(inner: &Inner, stopped: &Stopped<'_>) -> Result<Audit, HeapError> {
     let words = crate::words::CachedWords(&inner.pager);
     let types = inner.types();
-    let wrong = |what: String| {
-        inner.lost().err().unwrap_or(HeapError::Lost(what))
-    };
+    let wrong = |what: String| inner.lost().err().unwrap_or(HeapError::Lost(what));
     let load = |at: u64| words.load(at).map_err(|e| wrong(e.to_string()));
     let mut numbers: HashMap<u64, u64> = HashMap::new();
     let mut list: Vec<u64> = Vec::new();
@@ -57,26 +57,34 @@ pub(crate) fn audit(inner: &Inner, stopped: &Stopped<'_>) -> Result<Audit, HeapE
             Mode::Indirect => {
                 let address = inner.state.resolve(inner, word);
                 if address.is_null() {
-                    return Err(wrong(format!("{word:#x} is being moved in a stopped world")));
+                    return Err(wrong(format!(
+                        "{word:#x} is being moved in a stopped world"
+                    )));
                 }
                 inner.pager.place(address)
             }
         };
         let header = Header(load(at)?);
         let Some(descriptor) = types.get(header.type_id()) else {
-            return Err(wrong(format!("there is no object at {at:#x}: {:#x}", header.0)));
+            return Err(wrong(format!(
+                "there is no object at {at:#x}: {:#x}",
+                header.0
+            )));
         };
         if inner.geometry.mode == Mode::Indirect && header.entry() != word as u32 {
-            return Err(wrong(format!("the object at {at:#x} is not that of {word:#x}")));
+            return Err(wrong(format!(
+                "the object at {at:#x} is not that of {word:#x}"
+            )));
         }
         audit.objects += 1;
         audit.bytes += descriptor.size(header.len());
         let mut sum = mix(u64::from(header.type_id()), header.len());
         let fields = at + HEADER;
         let (refs, bytes): (Vec<u64>, u64) = match &descriptor.shape {
-            Shape::Struct { bytes, refs } => {
-                (refs.iter().map(|r| u64::from(*r)).collect(), u64::from(*bytes))
-            }
+            Shape::Struct { bytes, refs } => (
+                refs.iter().map(|r| u64::from(*r)).collect(),
+                u64::from(*bytes),
+            ),
             Shape::Values { bytes } => (Vec::new(), u64::from(*bytes) * header.len()),
             Shape::Refs => ((0..header.len()).map(|i| i * 8).collect(), 8 * header.len()),
         };
@@ -84,11 +92,19 @@ pub(crate) fn audit(inner: &Inner, stopped: &Stopped<'_>) -> Result<Audit, HeapE
         for offset in (0..bytes).step_by(8) {
             let value = load(fields + offset)?;
             if next_ref.next_if(|r| **r == offset).is_some() {
-                let named = if value == 0 { u64::MAX } else { number(value, &mut list) };
+                let named = if value == 0 {
+                    u64::MAX
+                } else {
+                    number(value, &mut list)
+                };
                 sum = mix(sum, named);
             } else {
                 let tail = bytes - offset;
-                let mask = if tail >= 8 { u64::MAX } else { (1 << (8 * tail)) - 1 };
+                let mask = if tail >= 8 {
+                    u64::MAX
+                } else {
+                    (1 << (8 * tail)) - 1
+                };
                 sum = mix(sum, value & mask);
             }
         }

@@ -21,8 +21,14 @@ pub unsafe fn word_at<'a>(address: *mut u8) -> &'a AtomicU64 {
 
 impl CachedWords<'_> {
     fn checked(&self, at: u64, len: u64) -> Result<*mut u8, Gone> {
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.0.space_bytes());
-        if inside { Ok(self.0.address(at)) } else { Err(Gone { at }) }
+        let inside = at
+            .checked_add(len)
+            .is_some_and(|end| end <= self.0.space_bytes());
+        if inside {
+            Ok(self.0.address(at))
+        } else {
+            Err(Gone { at })
+        }
     }
     /// A page that could not be fetched shows zeros; the alarm says so.
     fn still_whole<T>(&self, at: u64, value: T) -> Result<T, Gone> {

@@ -74,7 +74,10 @@ fn fields_arrays_and_strings_keep_what_they_are_given() {
             .enter(|s| {
                 let second = s.open(&root)?;
                 let first = second.next().unwrap();
-                assert_eq!((first.a(), first.colour(), first.point()), (1, Colour::Red, point));
+                assert_eq!(
+                    (first.a(), first.colour(), first.point()),
+                    (1, Colour::Red, point)
+                );
                 assert_eq!((first.c(), first.list()), ('ß', [1, 2, 3]));
                 assert_eq!(first.name().unwrap().text(), "älter");
                 assert!(second.name().is_none());
@@ -98,9 +101,17 @@ fn fields_arrays_and_strings_keep_what_they_are_given() {
 #[test]
 fn bad_use_is_an_error_that_says_so() {
     let servers = servers(2, Bytes::mib(32), Over::Shm);
-    let builder = || Heap::builder().pool(servers.pool.clone()).region(Bytes::mib(1));
+    let builder = || {
+        Heap::builder()
+            .pool(servers.pool.clone())
+            .region(Bytes::mib(1))
+    };
     let too_large = builder().heap(Bytes::gib(1)).build().unwrap_err();
-    assert!(too_large.to_string().starts_with("the heap of 1GiB does not fit the pool: "));
+    assert!(
+        too_large
+            .to_string()
+            .starts_with("the heap of 1GiB does not fit the pool: ")
+    );
     let odd = builder().region(Bytes(3 << 20)).build().unwrap_err();
     assert_eq!(
         odd.to_string(),
@@ -134,7 +145,9 @@ fn bad_use_is_an_error_that_says_so() {
         Ok(())
     });
     assert!(matches!(full, Err(HeapError::Full { .. })), "{full:?}");
-    mutator.enter(|s| s.alloc_filled(1000, 7u8).map(|_| ())).unwrap();
+    mutator
+        .enter(|s| s.alloc_filled(1000, 7u8).map(|_| ()))
+        .unwrap();
 }
 
 #[test]

@@ -15,7 +15,11 @@ use std::time::Duration;
 
 fn heap(plan: Plan, pool: &Arc<Pool>) -> Result<Heap, HeapError> {
     let builder = Heap::builder().plan(plan).pool(pool.clone());
-    builder.heap(Bytes::mib(12)).local(Bytes::mib(1)).region(Bytes::mib(1)).build()
+    builder
+        .heap(Bytes::mib(12))
+        .local(Bytes::mib(1))
+        .region(Bytes::mib(1))
+        .build()
 }
 
 fn tcp_server() -> Server {
@@ -54,10 +58,19 @@ fn stop_in_the_middle(plan: Plan, seed: u64) {
         program.join().unwrap()
     });
     let text = error.to_string();
-    assert!(matches!(error, HeapError::Lost(_) | HeapError::Net(_) | HeapError::Agent(..)), "{text}");
+    assert!(
+        matches!(
+            error,
+            HeapError::Lost(_) | HeapError::Net(_) | HeapError::Agent(..)
+        ),
+        "{text}"
+    );
     // And it stays lost.
     let again = heap.mutator().map(|_| ()).and_then(|()| heap.collect());
-    assert!(again.is_err(), "{plan}, seed {seed}: a lost heap works again");
+    assert!(
+        again.is_err(),
+        "{plan}, seed {seed}: a lost heap works again"
+    );
 }
 
 #[test]
@@ -72,7 +85,15 @@ fn cut_again_and_again(plan: Plan, seed: u64) {
     let servers = [tcp_server(), tcp_server()];
     let links: Vec<Link> = servers
         .iter()
-        .map(|s| Link::to(s.addresses()[0].to_string().trim_start_matches("tcp:").parse().unwrap()))
+        .map(|s| {
+            Link::to(
+                s.addresses()[0]
+                    .to_string()
+                    .trim_start_matches("tcp:")
+                    .parse()
+                    .unwrap(),
+            )
+        })
         .collect::<Result<_, _>>()
         .unwrap();
     let names: Vec<String> = links.iter().map(|l| l.address().to_string()).collect();
@@ -90,7 +111,10 @@ fn cut_again_and_again(plan: Plan, seed: u64) {
         });
         let mut actor = Actor::new(&heap, seed, 3000);
         for _ in 0..4 {
-            let acted = actor.act(1000).and_then(|()| heap.collect()).and_then(|()| actor.check());
+            let acted = actor
+                .act(1000)
+                .and_then(|()| heap.collect())
+                .and_then(|()| actor.check());
             over.fetch_or(acted.is_err(), Relaxed);
             acted.unwrap_or_else(|e| panic!("{plan}, seed {seed}: {e}"));
         }
@@ -126,11 +150,15 @@ fn a_server_without_agents_is_told_apart() {
 fn several_heaps_share_a_server_and_metadata_is_bounded() {
     let servers = servers(1, Bytes::mib(128), Over::Shm);
     let names = servers.servers[0].addresses()[0].to_string();
-    let pools: Vec<Arc<Pool>> =
-        (0..2).map(|_| Arc::new(Pool::connect(&names, options()).unwrap())).collect();
+    let pools: Vec<Arc<Pool>> = (0..2)
+        .map(|_| Arc::new(Pool::connect(&names, options()).unwrap()))
+        .collect();
     for (plan, pool) in [(Plan::Semeru, &pools[0]), (Plan::Mako, &pools[1])] {
         let builder = Heap::builder().plan(plan).pool(pool.clone());
-        let heap = builder.heap(Bytes::mib(32)).local(Bytes::mib(4)).region(Bytes::mib(1));
+        let heap = builder
+            .heap(Bytes::mib(32))
+            .local(Bytes::mib(4))
+            .region(Bytes::mib(1));
         let heap = heap.build().unwrap();
         let mut actor = Actor::new(&heap, 7, 30_000);
         actor.act(12_000).unwrap();
@@ -138,8 +166,14 @@ fn several_heaps_share_a_server_and_metadata_is_bounded() {
         actor.check().unwrap();
         let stats = heap.stats();
         let agent = &stats.agents[0];
-        assert!(agent.metadata_peak.0 * 100 <= agent.served.0 * 3, "{plan}: {agent:?}");
-        assert!(stats.metadata.0 * 100 <= 2 * heap.geometry().heap_bytes(), "{plan}: {stats:?}");
+        assert!(
+            agent.metadata_peak.0 * 100 <= agent.served.0 * 3,
+            "{plan}: {agent:?}"
+        );
+        assert!(
+            stats.metadata.0 * 100 <= 2 * heap.geometry().heap_bytes(),
+            "{plan}: {stats:?}"
+        );
         assert_eq!(servers.servers[0].agents().len(), 1);
     }
 }

@@ -19,7 +19,10 @@ fn run(plan: Plan, over: Over, seed: u64, steps: usize) {
         heap.collect().unwrap();
         let reachable = actor.check().unwrap();
         let audit = heap.audit().unwrap();
-        assert_eq!(audit.objects, reachable, "seed {seed}: the re-tracer found something else");
+        assert_eq!(
+            audit.objects, reachable,
+            "seed {seed}: the re-tracer found something else"
+        );
     }
     let stats = heap.stats();
     println!("{stats:?}, at most {} nodes", actor.most_nodes);
@@ -35,7 +38,10 @@ fn run(plan: Plan, over: Over, seed: u64, steps: usize) {
     let ends = std::time::Instant::now() + std::time::Duration::from_secs(60);
     for server in &servers.servers {
         while server.pool().granted > Bytes::ZERO {
-            assert!(std::time::Instant::now() < ends, "seed {seed}: grants were not released");
+            assert!(
+                std::time::Instant::now() < ends,
+                "seed {seed}: grants were not released"
+            );
             std::thread::yield_now();
         }
     }

@@ -18,7 +18,9 @@ fn run(plan: Plan, seed: u64) {
                 let mut actor = Actor::new(&heap, seed + thread, 3000);
                 for _ in 0..4 {
                     actor.act(2500).unwrap();
-                    actor.check().unwrap_or_else(|e| panic!("plan {plan}, seed {seed}: {e}"));
+                    actor
+                        .check()
+                        .unwrap_or_else(|e| panic!("plan {plan}, seed {seed}: {e}"));
                 }
             });
         }
@@ -27,7 +29,10 @@ fn run(plan: Plan, seed: u64) {
     heap.collect().unwrap();
     let stats = heap.stats();
     assert!(stats.collections > 2, "{stats:?}");
-    assert_eq!(stats.free_regions, stats.regions, "plan {plan}, seed {seed}: a leak");
+    assert_eq!(
+        stats.free_regions, stats.regions,
+        "plan {plan}, seed {seed}: a leak"
+    );
 }
 
 #[test]
@@ -49,8 +54,16 @@ fn mutators_of_plan_mako() {
 fn a_root_may_be_opened_by_another_mutator() {
     let servers = servers(1, Bytes::mib(32), Over::Shm);
     let heap = Heap::builder().pool(servers.pool.clone());
-    let heap = heap.heap(Bytes::mib(8)).region(Bytes::mib(1)).build().unwrap();
-    let root = heap.mutator().unwrap().enter(|s| Ok(s.root(&s.alloc_str("here")?))).unwrap();
+    let heap = heap
+        .heap(Bytes::mib(8))
+        .region(Bytes::mib(1))
+        .build()
+        .unwrap();
+    let root = heap
+        .mutator()
+        .unwrap()
+        .enter(|s| Ok(s.root(&s.alloc_str("here")?)))
+        .unwrap();
     let text = std::thread::scope(|scope| {
         let there = scope.spawn(|| heap.mutator().unwrap().enter(|s| Ok(s.open(&root)?.text())));
         there.join().unwrap().unwrap()

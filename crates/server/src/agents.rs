@@ -16,7 +16,7 @@ use muninn_heap_agent::layout::{Geometry, Mode};
 use muninn_heap_agent::termination::Flags;
 use muninn_heap_agent::words::{Gone, Words};
 use muninn_net::{Key, Observer, SessionOptions};
-use muninn_proto::server::{Agents, Extent, Grants};
+use muninn_proto::server::{AgentTotals, Agents, Extent, Grants};
 use muninn_sys::memory::{guarded_copy, guarded_load, guarded_store};
 use muninn_sys::{clock, sigbus};
 use muninn_types::{GrantId, SessionId};
@@ -147,10 +147,13 @@ impl Default for AgentLimits {
     }
 }
 
+/// Agents by their session, and their threads.
+type Desks = HashMap<SessionId, (Arc<Desk>, Option<JoinHandle<()>>)>;
+
 /// All agents of a server.
 #[derive(Debug)]
 pub struct AgentHost {
-    desks: Mutex<HashMap<SessionId, (Arc<Desk>, Option<JoinHandle<()>>)>>,
+    desks: Mutex<Desks>,
     key: Key,
     limits: AgentLimits,
 }
@@ -180,7 +183,7 @@ impl AgentHost {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, (Arc<Desk>, Option<JoinHandle<()>>)>> {
+    fn lock(&self) -> MutexGuard<'_, Desks> {
         self.desks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -259,7 +262,9 @@ impl AgentHost {
         let mut desks = self.lock();
         if desks.len() >= self.limits.agents_max {
             let most = self.limits.agents_max;
-            return Err(refused(format!("the server runs {most} agents, as many as it may")));
+            return Err(refused(format!(
+                "the server runs {most} agents, as many as it may"
+            )));
         }
         if desks.contains_key(&session) {
             return Err(refused("the session has an agent already"));
@@ -331,7 +336,10 @@ impl AgentHost {
         let token = r.take(TOKEN_LEN).map_err(refused)?;
         let words = r.words().map_err(refused)?;
         let desks = self.lock();
-        let desk = desks.values().map(|(desk, _)| desk).find(|d| d.token == *token);
+        let desk = desks
+            .values()
+            .map(|(desk, _)| desk)
+            .find(|d| d.token == *token);
         let desk = desk.ok_or_else(|| refused("there is no such heap here"))?;
         let mut inbox = desk.lock();
         inbox.roots.extend(words);
@@ -452,6 +460,17 @@ impl Agents<MemfdBacking> for AgentHost {
         Ok(out.0)
     }
 
+    fn totals(&self) -> AgentTotals {
+        let mut totals = AgentTotals::default();
+        for report in self.reports() {
+            totals.agents += 1;
+            totals.served_bytes += report.served_bytes;
+            totals.metadata_bytes += report.metadata_bytes;
+            totals.cpu_ms += report.cpu_ns / 1_000_000;
+        }
+        totals
+    }
+
     fn session_ended(&self, session: SessionId) {
         self.detach(session);
     }
@@ -483,7 +502,9 @@ impl Links {
                     Err(error) => {
                         self.open.remove(&server);
                         if !std::mem::replace(&mut again, false) {
-                            return Err(format!("server {server} did not take references: {error}"));
+                            return Err(format!(
+                                "server {server} did not take references: {error}"
+                            ));
                         }
                     }
                 }
@@ -494,7 +515,10 @@ impl Links {
 
     fn link(&mut self, server: u32) -> Result<&mut Observer, String> {
         if !self.open.contains_key(&server) {
-            let name = self.peers.get(server as usize).ok_or("there is no such server")?;
+            let name = self
+                .peers
+                .get(server as usize)
+                .ok_or("there is no such server")?;
             let address = name.parse().map_err(|e| format!("{e}"))?;
             let options = SessionOptions {
                 key: self.key.clone(),
@@ -547,7 +571,8 @@ impl Worker {
         desk.cpu_ns.fetch_add(spent_ns, Relaxed);
         desk.metadata_bytes.store(now, Relaxed);
         desk.metadata_peak.store(peak, Relaxed);
-        desk.traced_objects.store(self.agent.traced_objects, Relaxed);
+        desk.traced_objects
+            .store(self.agent.traced_objects, Relaxed);
         desk.moved_bytes.store(self.agent.moved_bytes, Relaxed);
         desk.discarded.store(self.agent.discarded_traces, Relaxed);
     }
@@ -617,7 +642,11 @@ impl Worker {
                 self.links.deliver(*server, words)?;
             }
         }
-        let left = self.agent.trace.as_ref().is_some_and(|t| t.ghosts.iter().any(|g| !g.is_empty()));
+        let left = self
+            .agent
+            .trace
+            .as_ref()
+            .is_some_and(|t| t.ghosts.iter().any(|g| !g.is_empty()));
         let mut inbox = self.desk.lock();
         inbox.flags.set_ghosts(left);
         if !more && inbox.roots.is_empty() {

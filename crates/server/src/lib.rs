@@ -284,7 +284,9 @@ impl Server {
 
     /// How the agents of managed heaps are doing.
     pub fn agents(&self) -> Vec<AgentReport> {
-        self.agents.as_ref().map_or_else(Vec::new, |host| host.reports())
+        self.agents
+            .as_ref()
+            .map_or_else(Vec::new, |host| host.reports())
     }
 
     /// Asks sessions to move away within this time, or no longer (None).

@@ -22,7 +22,7 @@ mod write_back;
 
 use crate::alarm::Alarm;
 use crate::error::HeapError;
-use muninn_heap_agent::layout::{Geometry, Mode};
+use muninn_heap_agent::layout::Geometry;
 use muninn_net::{Grant, Lane, Pool};
 use muninn_policy::evict::{Evict, EvictPolicy, PageIndex};
 use muninn_policy::prefetch::{Prefetch, PrefetchPolicy};
@@ -112,7 +112,11 @@ pub struct PagerConfig {
 }
 
 impl Pager {
-    pub fn new(pool: &Pool, config: PagerConfig, alarm: Arc<Alarm>) -> Result<Arc<Pager>, HeapError> {
+    pub fn new(
+        pool: &Pool,
+        config: PagerConfig,
+        alarm: Arc<Alarm>,
+    ) -> Result<Arc<Pager>, HeapError> {
         let geometry = config.geometry;
         let space = Bytes(geometry.space_bytes());
         let cannot = |what: String| HeapError::Machine(what);
@@ -213,11 +217,6 @@ impl Pager {
         self.pages_of(places).filter(cached).count() as u64
     }
 
-    pub fn dirty_pages(&self) -> u64 {
-        let dirty = |state: &&AtomicU8| state.load(Relaxed) == DIRTY;
-        self.states.iter().filter(dirty).count() as u64
-    }
-
     /// A region becomes, or is no longer, the tail of a humongous object.
     pub fn set_tail(&self, region: u32, is_tail: bool) {
         self.tails[region as usize].store(is_tail, Relaxed);
@@ -307,11 +306,6 @@ impl Pager {
         let now = state.load(Acquire);
         (now != BUSY && wanted(now) && state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok())
             .then_some(now)
-    }
-
-    /// Whether tablets are part of the space.
-    pub fn has_tablets(&self) -> bool {
-        self.geometry.mode == Mode::Indirect
     }
 }
 

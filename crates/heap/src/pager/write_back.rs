@@ -117,13 +117,16 @@ impl Pager {
         let (grant, _) = self.home(pages[0]);
         let class = Class::UrgentEviction;
         let tagged = self.tagged_region(pages[0]);
-        let tag = |dirty: u32, version: u32| {
-            (u64::from(version) << 32 | u64::from(dirty)).to_le_bytes()
-        };
+        let tag =
+            |dirty: u32, version: u32| (u64::from(version) << 32 | u64::from(dirty)).to_le_bytes();
         let piece = |run: &[u32]| {
             let (_, offset) = self.home(run[0]);
             // The head of a tagged region is the server's.
-            let skip = if tagged.is_some() && offset == 0 { HEAD } else { 0 };
+            let skip = if tagged.is_some() && offset == 0 {
+                HEAD
+            } else {
+                0
+            };
             let seg = Seg::new(
                 grant.id,
                 offset + skip,
@@ -132,8 +135,7 @@ impl Pager {
             let at = (u64::from(run[0]) << PAGE_SHIFT) + u64::from(skip);
             // SAFETY: the pages are mapped and Busy, so they stay mapped; they are protected, so
             // nobody writes them meanwhile.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(self.address(at), seg.len as usize) };
+            let bytes = unsafe { std::slice::from_raw_parts(self.address(at), seg.len as usize) };
             (seg, bytes)
         };
         let mut slot = self.lane(grant.server);

@@ -66,7 +66,9 @@ impl Hit {
         if region & INVALID != 0 {
             return std::ptr::null_mut();
         }
-        let entry = inner.pager.address(self.geometry.entry_at(tablet, word as u32));
+        let entry = inner
+            .pager
+            .address(self.geometry.entry_at(tablet, word as u32));
         // SAFETY: an entry of the table, inside of the heap's mapping and aligned to 4; entries are
         // accessed atomically. A page that is absent comes.
         let granule = unsafe { AtomicU32::from_ptr(entry.cast()) }.load(Relaxed);
@@ -107,9 +109,15 @@ impl Hit {
         let bits = self.geometry.granules();
         let mut guard = self.lock(tablet);
         let tablet = &mut *guard;
-        tablet.used.get_or_insert_with(|| Bitmap::new(bits)).set(entry);
+        tablet
+            .used
+            .get_or_insert_with(|| Bitmap::new(bits))
+            .set(entry);
         if self.cycle.load(SeqCst) {
-            tablet.fresh.get_or_insert_with(|| Bitmap::new(bits)).set(entry);
+            tablet
+                .fresh
+                .get_or_insert_with(|| Bitmap::new(bits))
+                .set(entry);
         }
     }
 
@@ -151,8 +159,8 @@ impl Hit {
         // In order of address; the list is taken from its end.
         into.reverse();
         if let (Some(last), Some(first)) = (into.first(), into.last()) {
-            let places = self.geometry.entry_at(number, *first)
-                ..self.geometry.entry_at(number, *last) + 4;
+            let places =
+                self.geometry.entry_at(number, *first)..self.geometry.entry_at(number, *last) + 4;
             inner.pager.preload(places.clone());
             inner.pager.populate(places);
         }

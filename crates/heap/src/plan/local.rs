@@ -102,7 +102,10 @@ fn trace(
         tracer.visit(view, word);
     }
     tracer.finish(view)?;
-    assert_eq!(tracer.strange, 0, "a reference of a stopped heap leads to no object");
+    assert_eq!(
+        tracer.strange, 0,
+        "a reference of a stopped heap leads to no object"
+    );
     Ok(tracer)
 }
 

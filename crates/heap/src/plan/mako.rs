@@ -80,7 +80,10 @@ pub struct State {
 }
 
 fn unclear(_: Short) -> HeapError {
-    HeapError::Agent("a server".to_string(), "its result makes no sense".to_string())
+    HeapError::Agent(
+        "a server".to_string(),
+        "its result makes no sense".to_string(),
+    )
 }
 
 impl State {
@@ -139,7 +142,10 @@ impl State {
             return;
         }
         let size = inner.geometry.region_bytes() as usize;
-        let start = inner.pager.address(inner.geometry.region_start(region)).addr();
+        let start = inner
+            .pager
+            .address(inner.geometry.region_start(region))
+            .addr();
         let inside = |slot: &Slot| slot.address.get().addr().wrapping_sub(start) < size;
         // SAFETY: the mutator itself, or held by the collector.
         unsafe {
@@ -361,8 +367,16 @@ impl State {
         Log::add(&inner.log.collections, 1);
         let spent = clock::now().saturating_sub(start).0;
         Log::add(&inner.log.collector_ns, spent);
-        let faults = inner.pager.counters.faults.load(Relaxed).saturating_sub(faults);
-        Log::add(&inner.log.collector_faults, if inner.config.verify { faults } else { 0 });
+        let faults = inner
+            .pager
+            .counters
+            .faults
+            .load(Relaxed)
+            .saturating_sub(faults);
+        Log::add(
+            &inner.log.collector_faults,
+            if inner.config.verify { faults } else { 0 },
+        );
         if inner.config.verify {
             let stopped = inner.world.stop();
             crate::verify::audit(inner, &stopped)?;
@@ -396,7 +410,8 @@ impl State {
         let mut tablets = Writer::default();
         (0..inner.geometry.regions).for_each(|tablet| tablets.u32(self.hit.region_of(tablet)));
         let servers = self.remote.servers();
-        self.remote.all(Task::Tablets, &vec![tablets.0; servers as usize])?;
+        self.remote
+            .all(Task::Tablets, &vec![tablets.0; servers as usize])?;
         trace_from(&self.remote, |server| self.at(inner, roots, server))?;
         self.trace_out(inner, true)
     }
@@ -468,7 +483,8 @@ impl State {
             }
         }
         // Nobody begins to allocate in them while their entries are being sorted out.
-        let mut closed: Vec<Vec<(u32, u32, Use)>> = vec![Vec::new(); self.remote.servers() as usize];
+        let mut closed: Vec<Vec<(u32, u32, Use)>> =
+            vec![Vec::new(); self.remote.servers() as usize];
         {
             let mut regions = inner.regions();
             for region in 0..inner.geometry.regions {
@@ -517,7 +533,9 @@ impl State {
         let tablet = inner.regions().get(region).tablet;
         self.hit.clear(tablet);
         let start = inner.geometry.tablet_start(tablet);
-        inner.pager.forget(start..start + inner.geometry.tablet_bytes());
+        inner
+            .pager
+            .forget(start..start + inner.geometry.tablet_bytes());
         inner.release_region(region);
         inner.regions().give_back_tablet(tablet);
         inner.world.ring();
@@ -541,7 +559,9 @@ impl State {
         let entries = geometry.tablet_start(tablet)..geometry.tablet_start(tablet + 1);
         // Write back while everybody goes on.
         inner.pager.write_back(inner.pager.pages_of(region.clone()));
-        inner.pager.write_back(inner.pager.pages_of(entries.clone()));
+        inner
+            .pager
+            .write_back(inner.pager.pages_of(entries.clone()));
         // From here on nobody comes in, and when all have answered nobody is inside.
         self.hit.invalidate(tablet);
         self.shake_hands(inner, from);

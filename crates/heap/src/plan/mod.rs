@@ -225,7 +225,10 @@ impl PlanState {
         }
     }
     pub fn memory_bytes(&self) -> u64 {
-        let semeru = self.semeru.as_ref().map_or(0, |semeru| semeru.memory_bytes());
+        let semeru = self
+            .semeru
+            .as_ref()
+            .map_or(0, |semeru| semeru.memory_bytes());
         semeru + self.mako.as_ref().map_or(0, |mako| mako.hit.memory_bytes())
     }
     pub fn agent_stats(&self) -> Vec<AgentStats> {

@@ -45,7 +45,10 @@ pub struct Polled {
 }
 
 fn unclear(_: Short) -> HeapError {
-    HeapError::Agent("a server".to_string(), "its answer makes no sense".to_string())
+    HeapError::Agent(
+        "a server".to_string(),
+        "its answer makes no sense".to_string(),
+    )
 }
 
 impl Remote {
@@ -126,7 +129,10 @@ impl Remote {
                 Err(HeapError::NoAgent(address.to_string()))
             }
             Err(NetError::Refused(address, refusal)) if refusal.code == ErrorCode::AgentRefused => {
-                Err(HeapError::Agent(address.to_string(), refusal.remark.to_string()))
+                Err(HeapError::Agent(
+                    address.to_string(),
+                    refusal.remark.to_string(),
+                ))
             }
             Err(error) => Err(error.into()),
         }
@@ -222,7 +228,9 @@ impl Remote {
         for (server, input) in (0..).zip(inputs) {
             self.start(server, task, input)?;
         }
-        (0..self.servers()).map(|server| self.wait(server)).collect()
+        (0..self.servers())
+            .map(|server| self.wait(server))
+            .collect()
     }
 
     pub fn add_type(&self, descriptor: &TypeDescriptor) -> Result<(), HeapError> {
@@ -249,7 +257,9 @@ impl Remote {
             })
         };
         // One that does not answer has nothing to report.
-        (0..self.servers()).filter_map(|server| ask(server).ok()).collect()
+        (0..self.servers())
+            .filter_map(|server| ask(server).ok())
+            .collect()
     }
 
     pub fn detach(&self) {

@@ -74,7 +74,10 @@ pub struct State {
 }
 
 fn unclear(_: Short) -> HeapError {
-    HeapError::Agent("a server".to_string(), "its result makes no sense".to_string())
+    HeapError::Agent(
+        "a server".to_string(),
+        "its result makes no sense".to_string(),
+    )
 }
 
 impl State {
@@ -253,14 +256,22 @@ impl Pause<'_> {
         if full {
             self.trace_everything()?;
         }
-        let live_share_max = if full { LIVE_SHARE_MAX_FULL } else { LIVE_SHARE_MAX };
+        let live_share_max = if full {
+            LIVE_SHARE_MAX_FULL
+        } else {
+            LIVE_SHARE_MAX
+        };
         let from = self.choose(live_share_max)?;
         if !from.is_empty() {
             self.evacuate(&from)?;
         }
         let roots = root_words(self.inner, self.stopped);
         self.state.schedule(self.inner, &roots)?;
-        Ok(if full { PauseKind::Full } else { PauseKind::Cssc })
+        Ok(if full {
+            PauseKind::Full
+        } else {
+            PauseKind::Cssc
+        })
     }
 
     /// Task 1: queues are drained, dirty pages go home, agents learn what has changed.
@@ -304,7 +315,9 @@ impl Pause<'_> {
                     let to = remset.links[region as usize].iter().flat_map(Bitmap::iter);
                     links.extend(to.map(|to| (region, to)));
                     let start = geometry.region_start(region);
-                    let map = remset.targets[region as usize].iter().flat_map(Bitmap::iter);
+                    let map = remset.targets[region as usize]
+                        .iter()
+                        .flat_map(Bitmap::iter);
                     targets.extend(map.map(|granule| start + u64::from(granule) * 16));
                 }
                 w.u32(links.len() as u32);
@@ -408,7 +421,9 @@ impl Pause<'_> {
                 }
             }
             worth.sort_unstable();
-            let Some(first) = regions.first() else { continue };
+            let Some(first) = regions.first() else {
+                continue;
+            };
             let free = self.inner.regions().free_at(geometry.server_of(*first));
             let mut room = u64::from(free) * geometry.region_bytes();
             for (live, region) in worth {
@@ -542,10 +557,7 @@ impl Pause<'_> {
 
 /// Starts a trace everywhere. All agents are ready before the first gets a root: what one finds for
 /// another must not come too early.
-pub fn trace_from(
-    remote: &Remote,
-    roots: impl Fn(u32) -> Vec<u64>,
-) -> Result<(), HeapError> {
+pub fn trace_from(remote: &Remote, roots: impl Fn(u32) -> Vec<u64>) -> Result<(), HeapError> {
     let mut none = Writer::default();
     none.words(&[]);
     remote.all(Task::TraceStart, &vec![none.0; remote.servers() as usize])?;

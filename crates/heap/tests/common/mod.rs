@@ -60,7 +60,10 @@ pub fn servers_with(count: usize, over: Over, config: ServerConfig) -> Servers {
         };
         servers.push(Server::start(config).unwrap());
     }
-    let names: Vec<String> = servers.iter().map(|s| s.addresses()[0].to_string()).collect();
+    let names: Vec<String> = servers
+        .iter()
+        .map(|s| s.addresses()[0].to_string())
+        .collect();
     let pool = Arc::new(Pool::connect(&names.join(","), options()).unwrap());
     Servers {
         servers,
@@ -251,11 +254,9 @@ impl Actor {
                     node.set_right(Some(&other));
                     shadow.get_mut(&id).unwrap().right = Some(other_id);
                 }
-                5 => {
-                    if rng.chance(0.1) {
-                        node.set_left(None);
-                        shadow.get_mut(&id).unwrap().left = None;
-                    }
+                5 if rng.chance(0.1) => {
+                    node.set_left(None);
+                    shadow.get_mut(&id).unwrap().left = None;
                 }
                 6 => {
                     let value = rng.next_u64();
@@ -310,13 +311,19 @@ impl Actor {
             let found = self.mutator.enter(|s| {
                 let node = s.open(&root)?;
                 let want = &shadow[&id];
-                assert_eq!((node.id(), node.value(), node.flag()), (id, want.value, want.flag));
+                assert_eq!(
+                    (node.id(), node.value(), node.flag()),
+                    (id, want.value, want.flag)
+                );
                 objects += 1;
                 let mut next = Vec::new();
                 same(s, (node.left(), want.left), (&seen, id), &mut next);
                 same(s, (node.right(), want.right), (&seen, id), &mut next);
                 let kids = node.kids();
-                assert_eq!(kids.as_ref().map(|k| k.len()), want.kids.as_ref().map(Vec::len));
+                assert_eq!(
+                    kids.as_ref().map(|k| k.len()),
+                    want.kids.as_ref().map(Vec::len)
+                );
                 if let (Some(kids), Some(wanted)) = (kids, &want.kids) {
                     objects += 1;
                     for (at, want) in wanted.iter().enumerate() {

@@ -14,12 +14,20 @@ use muninn_wire::{
 pub enum Control {
     Heartbeat,
     Goodbye,
-    Grant { bytes: u64 },
+    Grant {
+        bytes: u64,
+    },
     Release(Vec<GrantId>),
     Share(Vec<GrantId>),
-    Adopt { ticket: [u8; TICKET_LEN] },
-    Status { after: SessionId },
-    Drain { deadline_ms: u64 },
+    Adopt {
+        ticket: [u8; TICKET_LEN],
+    },
+    Status {
+        after: SessionId,
+    },
+    Drain {
+        deadline_ms: u64,
+    },
     /// For the agent of a managed heap, in its own language; at most a body long.
     Agent(Vec<u8>),
 }

@@ -14,6 +14,15 @@ use std::sync::Arc;
 /// Grants of a session.
 pub type Grants<B> = IdMap<GrantId, Arc<Extent<B>>>;
 
+/// What the agents of a server use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentTotals {
+    pub agents: u64,
+    pub served_bytes: u64,
+    pub metadata_bytes: u64,
+    pub cpu_ms: u64,
+}
+
 /// Runs agents. Calls come from event loops and must be short.
 pub trait Agents<B: Backing>: fmt::Debug + Send + Sync {
     /// A request of a session; without one (`None`), of another server's agent.
@@ -22,6 +31,9 @@ pub trait Agents<B: Backing>: fmt::Debug + Send + Sync {
         session: Option<(SessionId, &Grants<B>)>,
         body: &[u8],
     ) -> Result<Vec<u8>, Refusal>;
+
+    /// How all agents together are doing.
+    fn totals(&self) -> AgentTotals;
 
     /// The session is over: its agent must let go of its memory.
     fn session_ended(&self, session: SessionId);

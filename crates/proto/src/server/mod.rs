@@ -16,7 +16,7 @@ mod registry;
 mod session;
 mod shard;
 
-pub use agents::{Agents, Grants};
+pub use agents::{AgentTotals, Agents, Grants};
 pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};

@@ -18,8 +18,8 @@ use muninn_wire::{
     Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport, seal_frame,
 };
 use std::fmt;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
@@ -496,10 +496,12 @@ impl<B: Backing> Shard<B> {
                 return Step::ReplyThenClose;
             }
             Request::Agent(body) => match self.shared.agents.get() {
-                Some(agents) => agents.call(Some((id, &session.grants)), body).map(|answer| {
-                    out.reply(header, |b| b.extend_from_slice(&answer));
-                    Step::Reply
-                }),
+                Some(agents) => agents
+                    .call(Some((id, &session.grants)), body)
+                    .map(|answer| {
+                        out.reply(header, |b| b.extend_from_slice(&answer));
+                        Step::Reply
+                    }),
                 None => Err(Refusal::new(ErrorCode::NoAgent)),
             },
             Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),

@@ -66,7 +66,10 @@ impl Zram {
 impl Drop for Zram {
     fn drop(&mut self) {
         let _ = shell("swapoff", &[&self.device()]);
-        let _ = std::fs::write("/sys/class/zram-control/hot_remove", self.number.to_string());
+        let _ = std::fs::write(
+            "/sys/class/zram-control/hot_remove",
+            self.number.to_string(),
+        );
     }
 }
 
@@ -77,11 +80,18 @@ pub fn run(args: &Args, workloads: &[Workload], runs: &mut Vec<Run>) -> Outcome 
     let dir = scratch.path().display().to_string();
     shell("javac", &["-d", &dir, &source.display().to_string()])?;
     let _swap = Zram::new(Bytes(args.heap.0 * 4))?;
-    let bar = progress((workloads.len() * args.local.len() * COLLECTORS.len()) as u64, "running Java");
+    let bar = progress(
+        (workloads.len() * args.local.len() * COLLECTORS.len()) as u64,
+        "running Java",
+    );
     for workload in workloads {
         for local in &args.local {
             for collector in COLLECTORS {
-                bar.set_message(format!("{} under {}, {local} local", workload.name(), collector.0));
+                bar.set_message(format!(
+                    "{} under {}, {local} local",
+                    workload.name(),
+                    collector.0
+                ));
                 runs.push(one(args, *workload, *local, collector, scratch.path())?);
                 bar.inc(1);
             }
@@ -133,7 +143,10 @@ fn one(
                 Some(137) | None => "killed: out of memory".to_string(),
                 _ => {
                     let why = String::from_utf8_lossy(&output.stderr).into_owned() + &text;
-                    let last = why.lines().find(|line| line.contains("Error")).unwrap_or("failed");
+                    let last = why
+                        .lines()
+                        .find(|line| line.contains("Error"))
+                        .unwrap_or("failed");
                     last.trim().to_string()
                 }
             });
@@ -144,7 +157,10 @@ fn one(
     run.pauses = log.lines().filter_map(pause).collect();
     run.pause_ms = Pauses::of(run.pauses.iter().map(|(_, ms)| *ms).collect());
     run.collections = run.pauses.len() as u64;
-    run.full_collections = log.lines().filter(|line| line.contains("Pause Full")).count() as u64;
+    run.full_collections = log
+        .lines()
+        .filter(|line| line.contains("Pause Full"))
+        .count() as u64;
     run.gc_seconds = run.pauses.iter().map(|(_, ms)| ms / 1e3).sum();
     run.mutator_seconds = run.seconds - run.gc_seconds;
     Ok(run)
@@ -156,7 +172,13 @@ fn pause(line: &str) -> Option<(f64, f64)> {
         return None;
     }
     let at = line.strip_prefix('[')?.split_once("s]")?.0.parse().ok()?;
-    let length = line.trim_end().strip_suffix("ms")?.rsplit(' ').next()?.parse().ok()?;
+    let length = line
+        .trim_end()
+        .strip_suffix("ms")?
+        .rsplit(' ')
+        .next()?
+        .parse()
+        .ok()?;
     Some((at, length))
 }
 
@@ -169,6 +191,9 @@ mod tests {
         let line = "[0.123s][info][gc] GC(2) Pause Young (Normal) (G1 Evacuation Pause) 24M->4M(160M) 3.456ms";
         assert_eq!(pause(line), Some((0.123, 3.456)));
         assert_eq!(pause("[0.2s][info][gc] Using G1"), None);
-        assert_eq!(pause("[0.2s][info][gc] GC(3) Concurrent marking 1.2ms"), None);
+        assert_eq!(
+            pause("[0.2s][info][gc] GC(3) Concurrent marking 1.2ms"),
+            None
+        );
     }
 }

@@ -176,13 +176,22 @@ pub fn run(args: &Args) -> Outcome {
     let workloads = chosen(&args.workload, &Workload::ALL)?;
     let plans = chosen(&args.plan, &Plan::ALL)?;
     if args.heap < Bytes::mib(8) || args.heap > Bytes::gib(64) {
-        return Err(Failure::usage(format!("--heap {}: use 8MiB to 64GiB", args.heap)));
+        return Err(Failure::usage(format!(
+            "--heap {}: use 8MiB to 64GiB",
+            args.heap
+        )));
     }
     if !(0.001..=1000.0).contains(&args.scale) {
-        return Err(Failure::usage(format!("--scale {}: use 0.001 to 1000", args.scale)));
+        return Err(Failure::usage(format!(
+            "--scale {}: use 0.001 to 1000",
+            args.scale
+        )));
     }
     if !(1..=16).contains(&args.servers) {
-        return Err(Failure::usage(format!("--servers {}: use 1 to 16", args.servers)));
+        return Err(Failure::usage(format!(
+            "--servers {}: use 1 to 16",
+            args.servers
+        )));
     }
     if args.local.iter().any(|share| share.ratio() <= 0.0) {
         return Err(Failure::usage("--local: use shares above 0%, such as 25%"));
@@ -249,10 +258,18 @@ fn one(
     bar: &crate::ui::Progress,
 ) -> Result<Run, Failure> {
     let scratch = Scratch::new()?;
-    let name = if barriers { plan.to_string() } else { format!("{plan}, no barriers") };
+    let name = if barriers {
+        plan.to_string()
+    } else {
+        format!("{plan}, no barriers")
+    };
     let mut run = Run::empty(workload, &name, local);
     // Without barriers nothing can be collected, so there must be room for everything.
-    let heap = if barriers { args.heap } else { Bytes(args.heap.0 * 16) };
+    let heap = if barriers {
+        args.heap
+    } else {
+        Bytes(args.heap.0 * 16)
+    };
     let region = args.region.unwrap_or(match plan {
         Plan::Mako => Bytes::mib(1),
         _ => Bytes::mib(4),
@@ -261,7 +278,11 @@ fn one(
     let memory = Bytes(heap.0 / u64::from(args.servers) * 3 / 2 + (64 << 20));
     let mut servers = Vec::new();
     for number in 0..args.servers {
-        let socket = scratch.path().join(format!("{number}.sock")).display().to_string();
+        let socket = scratch
+            .path()
+            .join(format!("{number}.sock"))
+            .display()
+            .to_string();
         let (memory, segment) = (memory.to_string(), region.max(Bytes::mib(4)).to_string());
         let mut flags = vec!["--memory", &memory, "--segment", &segment];
         match args.tcp {
@@ -275,12 +296,28 @@ fn one(
         name: "bench-heap".to_string(),
         ..PoolOptions::default()
     };
-    let failed = |error: HeapError| Failure::failed(format!("{} under {plan}: {error}", workload.name()));
+    let failed =
+        |error: HeapError| Failure::failed(format!("{} under {plan}: {error}", workload.name()));
     let pool = Arc::new(Pool::connect(&names.join(","), options).map_err(Failure::failed)?);
-    let order = if args.breadth { Order::Breadth } else { Order::Depth };
-    let builder = Heap::builder().plan(plan).heap(heap).region(region).pool(pool);
-    let builder = builder.local(local.of(heap)).order(order).verify(args.verify);
-    let builder = if barriers { builder } else { builder.without_barriers() };
+    let order = if args.breadth {
+        Order::Breadth
+    } else {
+        Order::Depth
+    };
+    let builder = Heap::builder()
+        .plan(plan)
+        .heap(heap)
+        .region(region)
+        .pool(pool);
+    let builder = builder
+        .local(local.of(heap))
+        .order(order)
+        .verify(args.verify);
+    let builder = if barriers {
+        builder
+    } else {
+        builder.without_barriers()
+    };
     let heap = builder.build().map_err(failed)?;
     let mut mutator = heap.mutator().map_err(failed)?;
     bar.set_message(format!("{} under {name}, {local} local", workload.name()));
@@ -296,15 +333,20 @@ fn one(
     let pauses = heap.pauses();
     run.pauses = pauses
         .iter()
-        .map(|p| (p.start.saturating_sub(start).0 as f64 / 1e9, p.length.0 as f64 / 1e6))
+        .map(|p| {
+            (
+                p.start.saturating_sub(start).0 as f64 / 1e9,
+                p.length.0 as f64 / 1e6,
+            )
+        })
         .collect();
     run.pause_ms = Pauses::of(run.pauses.iter().map(|(_, ms)| *ms).collect());
     run.gc_seconds = run.pauses.iter().map(|(_, ms)| ms / 1e3).sum();
     run.mutator_seconds = run.seconds - run.gc_seconds;
     if plan == Plan::Mako {
-        let stopped = pauses.iter().filter(|p| {
-            matches!(p.kind, PauseKind::PreTracing | PauseKind::PreEvacuation)
-        });
+        let stopped = pauses
+            .iter()
+            .filter(|p| matches!(p.kind, PauseKind::PreTracing | PauseKind::PreEvacuation));
         let stopped: u64 = stopped.map(|p| p.length.0).sum();
         run.concurrent_seconds = stats.collector_seconds - stopped as f64 / 1e9;
     }
@@ -321,7 +363,13 @@ fn one(
     run.footprint_after_mib = mean(footprints.iter().map(|f| f.after.0).sum());
     run.footprints = footprints
         .iter()
-        .map(|f| (f.at.saturating_sub(start).0 as f64 / 1e9, mib(f.before.0), mib(f.after.0)))
+        .map(|f| {
+            (
+                f.at.saturating_sub(start).0 as f64 / 1e9,
+                mib(f.before.0),
+                mib(f.after.0),
+            )
+        })
         .collect();
     run.metadata_share = stats.metadata.0 as f64 / heap.geometry().heap_bytes() as f64;
     let share = |a: &muninn_heap::AgentStats| a.metadata_peak.0 as f64 / a.served.0.max(1) as f64;

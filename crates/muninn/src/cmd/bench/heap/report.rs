@@ -70,7 +70,10 @@ pub fn print(args: &Args, runs: &[Run]) {
                 run.pause_ms.count.to_string(),
                 run.faults.to_string(),
                 format!("{} MiB", run.bytes_moved >> 20),
-                format!("{:.0}→{:.0} MiB", run.footprint_before_mib, run.footprint_after_mib),
+                format!(
+                    "{:.0}→{:.0} MiB",
+                    run.footprint_before_mib, run.footprint_after_mib
+                ),
             ],
         };
         table.row(cells);
@@ -134,7 +137,11 @@ fn targets(runs: &[Run]) -> Vec<Target> {
         }
         if let Some(mako) = at("mako", 25.0) {
             add("mako pauses p90, ms".to_string(), mako.pause_ms.p90, "<= 2");
-            add("mako pauses max, ms".to_string(), mako.pause_ms.max, "<= 10");
+            add(
+                "mako pauses max, ms".to_string(),
+                mako.pause_ms.max,
+                "<= 10",
+            );
         }
         for (plan, target) in [("mako", "<= 1.15"), ("semeru", "<= 1.05")] {
             let bare = at(&format!("{plan}, no barriers"), 100.0);
@@ -145,15 +152,22 @@ fn targets(runs: &[Run]) -> Vec<Target> {
         }
         for java in ["java-g1", "java-shenandoah"] {
             for plan in ["semeru", "mako"] {
-                let slowdown = |name: &str| Some(at(name, 25.0)?.seconds / at(name, 100.0)?.seconds);
+                let slowdown =
+                    |name: &str| Some(at(name, 25.0)?.seconds / at(name, 100.0)?.seconds);
                 let theirs = slowdown(java).or_else(|| {
                     // A run that did not end is slower than any that did.
-                    let tried = runs.iter().any(|r| r.plan == java && r.workload == workload && r.failed.is_some());
+                    let tried = runs
+                        .iter()
+                        .any(|r| r.plan == java && r.workload == workload && r.failed.is_some());
                     tried.then_some(f64::MAX)
                 });
                 if let (Some(ours), Some(theirs)) = (slowdown(plan), theirs) {
                     let ratio = ours / theirs;
-                    add(format!("slowdown of {plan} ÷ that of {java}"), ratio, "<= 1");
+                    add(
+                        format!("slowdown of {plan} ÷ that of {java}"),
+                        ratio,
+                        "<= 1",
+                    );
                 }
             }
         }
@@ -169,7 +183,10 @@ fn utilisation(run: &Run) -> Vec<(f64, f64)> {
     while window < total_ms {
         // The worst window begins or ends at a pause.
         let mut worst: f64 = 1.0;
-        let ends = run.pauses.iter().flat_map(|(at, ms)| [at * 1e3, at * 1e3 + ms - window]);
+        let ends = run
+            .pauses
+            .iter()
+            .flat_map(|(at, ms)| [at * 1e3, at * 1e3 + ms - window]);
         for start in ends {
             let start = start.clamp(0.0, total_ms - window);
             let stopped: f64 = run
@@ -215,26 +232,38 @@ pub fn charts(dir: &Path, runs: &[Run]) -> Outcome {
         for run in &some {
             bars = bars.group(
                 &run.plan,
-                &[("program", run.mutator_seconds), ("stopped", run.gc_seconds)],
+                &[
+                    ("program", run.mutator_seconds),
+                    ("stopped", run.gc_seconds),
+                ],
             );
         }
         bars.write(file("time")).map_err(failed)?;
-        let mut cdf = Chart::new(format!("{title}: pauses"), "pause, ms", "share of pauses").x_log();
-        let mut bmu =
-            Chart::new(format!("{title}: utilisation"), "window, ms", "least share of the program")
-                .x_log();
-        let mut footprint = Chart::new(format!("{title}: footprint"), "time, s", "heap in use, MiB");
+        let mut cdf =
+            Chart::new(format!("{title}: pauses"), "pause, ms", "share of pauses").x_log();
+        let mut bmu = Chart::new(
+            format!("{title}: utilisation"),
+            "window, ms",
+            "least share of the program",
+        )
+        .x_log();
+        let mut footprint =
+            Chart::new(format!("{title}: footprint"), "time, s", "heap in use, MiB");
         for run in &some {
             let mut ms: Vec<f64> = run.pauses.iter().map(|(_, ms)| ms.max(0.001)).collect();
             ms.sort_by(f64::total_cmp);
             let count = ms.len().max(1) as f64;
-            let points = ms.iter().enumerate().map(|(i, ms)| (*ms, (i + 1) as f64 / count));
+            let points = ms
+                .iter()
+                .enumerate()
+                .map(|(i, ms)| (*ms, (i + 1) as f64 / count));
             cdf = cdf.step(run.plan.clone(), points.collect());
             bmu = bmu.line(run.plan.clone(), utilisation(run));
             if !run.footprints.is_empty() {
-                let points = run.footprints.iter().flat_map(|(at, before, after)| {
-                    [(*at, *before), (*at, *after)]
-                });
+                let points = run
+                    .footprints
+                    .iter()
+                    .flat_map(|(at, before, after)| [(*at, *before), (*at, *after)]);
                 footprint = footprint.line(run.plan.clone(), points.collect());
             }
         }
@@ -257,7 +286,8 @@ mod tests {
         run.pauses = vec![(0.2, 10.0), (0.5, 20.0)];
         let curve = utilisation(&run);
         let at = |ms: f64| {
-            let close = |a: &&(f64, f64), b: &&(f64, f64)| (a.0 - ms).abs().total_cmp(&(b.0 - ms).abs());
+            let close =
+                |a: &&(f64, f64), b: &&(f64, f64)| (a.0 - ms).abs().total_cmp(&(b.0 - ms).abs());
             curve.iter().min_by(close).unwrap().1
         };
         assert_eq!(at(5.0), 0.0, "a window inside of a pause");

@@ -43,7 +43,9 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Workload, String> {
         let known = Workload::ALL.into_iter().find(|w| w.name() == text);
         known.ok_or_else(|| {
-            format!("'{text}' is not a workload: use pagerank, closure, kv-insert, kv-update or table")
+            format!(
+                "'{text}' is not a workload: use pagerank, closure, kv-insert, kv-update or table"
+            )
         })
     }
 }
@@ -130,11 +132,18 @@ fn page_rank(m: &mut Mutator, vertices: usize, tick: &dyn Fn()) -> Result<u64, H
         for id in 0..vertices {
             // A few vertices have many edges, most have few.
             let degree = 1 + rng.below(DEGREE) as u32;
-            let vertex = s.alloc(VertexInit { id: id as u32, degree, edges: None })?;
+            let vertex = s.alloc(VertexInit {
+                id: id as u32,
+                degree,
+                edges: None,
+            })?;
             for _ in 0..degree {
                 let x = rng.unit();
                 let target = (x * x * vertices as f64) as u32;
-                let edge = s.alloc(EdgeInit { target, next: vertex.edges() })?;
+                let edge = s.alloc(EdgeInit {
+                    target,
+                    next: vertex.edges(),
+                })?;
                 vertex.set_edges(Some(&edge));
             }
             list.set(id, Some(&vertex));
@@ -155,11 +164,16 @@ fn page_rank(m: &mut Mutator, vertices: usize, tick: &dyn Fn()) -> Result<u64, H
             let old = s.open(&ranks)?;
             let sums = s.alloc_filled(vertices, 0f64)?;
             for id in 0..vertices {
-                let (Some(vertex), Some(rank)) = (list.get(id), old.get(id)) else { continue };
+                let (Some(vertex), Some(rank)) = (list.get(id), old.get(id)) else {
+                    continue;
+                };
                 let share = rank.value() / f64::from(vertex.degree());
                 let mut edge = vertex.edges();
                 while let Some(here) = edge {
-                    let part = s.alloc(ContributionInit { target: here.target(), value: share })?;
+                    let part = s.alloc(ContributionInit {
+                        target: here.target(),
+                        value: share,
+                    })?;
                     let at = part.target() as usize;
                     sums.set(at, sums.get(at) + part.value());
                     edge = here.next();
@@ -205,7 +219,11 @@ fn closure(m: &mut Mutator, vertices: u32, most: u64, tick: &dyn Fn()) -> Result
         let table = s.alloc_refs::<Pair>(buckets)?;
         let mut front: Option<Local<'_, Pair>> = None;
         for from in 0..vertices {
-            front = Some(s.alloc(PairInit { from, to: from, next: front })?);
+            front = Some(s.alloc(PairInit {
+                from,
+                to: from,
+                next: front,
+            })?);
         }
         Ok((s.root(&table), front.map(|f| s.root(&f))))
     })?;
@@ -229,7 +247,11 @@ fn closure(m: &mut Mutator, vertices: u32, most: u64, tick: &dyn Fn()) -> Result
                         known = other.next();
                     }
                     if known.is_none() && count < most {
-                        let kept = s.alloc(PairInit { from, to, next: head })?;
+                        let kept = s.alloc(PairInit {
+                            from,
+                            to,
+                            next: head,
+                        })?;
                         table.set(at, Some(&kept));
                         next = Some(s.alloc(PairInit { from, to, next })?);
                         count += 1;
@@ -286,7 +308,12 @@ fn store(
                 if is_insert {
                     let value = s.alloc_filled(32 + (key % 64) as usize, key as u8)?;
                     let head = table.get(at);
-                    let entry = s.alloc(EntryInit { key, version: 0, value: Some(value), next: head })?;
+                    let entry = s.alloc(EntryInit {
+                        key,
+                        version: 0,
+                        value: Some(value),
+                        next: head,
+                    })?;
                     table.set(at, Some(&entry));
                     sizes.set(at, sizes.get(at) + 1);
                     count += 1;
@@ -310,7 +337,9 @@ fn store(
                             entry.set_version(version);
                         } else if let Some(value) = entry.value() {
                             let byte = value.get(value.len() - 1);
-                            sum = sum.wrapping_mul(31).wrapping_add(u64::from(byte) + entry.version());
+                            sum = sum
+                                .wrapping_mul(31)
+                                .wrapping_add(u64::from(byte) + entry.version());
                         }
                         break;
                     }
@@ -342,7 +371,13 @@ fn new_page<'s>(s: &Scope<'s>, is_leaf: bool) -> Result<Local<'s, Page>, HeapErr
     } else {
         (Some(s.alloc_refs::<Page>(FAN + 1)?), None)
     };
-    s.alloc(PageInit { count: 0, is_leaf, keys: Some(keys), pages, rows })
+    s.alloc(PageInit {
+        count: 0,
+        is_leaf,
+        keys: Some(keys),
+        pages,
+        rows,
+    })
 }
 
 /// First place whose key is not below `key`.
@@ -362,11 +397,17 @@ fn place(keys: &Local<'_, [u64]>, count: usize, key: u64) -> usize {
 /// Cuts the full child at `at` in two; its middle key goes up.
 fn split<'s>(s: &Scope<'s>, parent: &Local<'s, Page>, at: usize) -> Result<(), HeapError> {
     let all = (parent.pages(), parent.keys());
-    let (Some(pages), Some(parent_keys)) = all else { return Ok(()) };
-    let Some(left) = pages.get(at) else { return Ok(()) };
+    let (Some(pages), Some(parent_keys)) = all else {
+        return Ok(());
+    };
+    let Some(left) = pages.get(at) else {
+        return Ok(());
+    };
     let right = new_page(s, left.is_leaf())?;
     let half = FAN / 2;
-    let (Some(left_keys), Some(right_keys)) = (left.keys(), right.keys()) else { return Ok(()) };
+    let (Some(left_keys), Some(right_keys)) = (left.keys(), right.keys()) else {
+        return Ok(());
+    };
     let middle = left_keys.get(half - 1);
     for i in half..FAN {
         right_keys.set(i - half, left_keys.get(i));
@@ -400,7 +441,9 @@ fn split<'s>(s: &Scope<'s>, parent: &Local<'s, Page>, at: usize) -> Result<(), H
 
 fn leaf_of<'s>(mut page: Local<'s, Page>, key: u64) -> Local<'s, Page> {
     while !page.is_leaf() {
-        let at = page.keys().map_or(0, |keys| place(&keys, page.count() as usize, key));
+        let at = page
+            .keys()
+            .map_or(0, |keys| place(&keys, page.count() as usize, key));
         match page.pages().and_then(|pages| pages.get(at)) {
             Some(next) => page = next,
             None => break,
@@ -425,7 +468,11 @@ fn table(m: &mut Mutator, rows: u64, operations: u64, tick: &dyn Fn()) -> Result
                     let key = key_of(inserted);
                     inserted += 1;
                     let name = s.alloc_str(&format!("row {key}"))?;
-                    let row = s.alloc(RowInit { key, balance: key & 0xff, name: Some(name) })?;
+                    let row = s.alloc(RowInit {
+                        key,
+                        balance: key & 0xff,
+                        name: Some(name),
+                    })?;
                     if top.count() as usize == FAN {
                         let above = new_page(s, false)?;
                         if let Some(pages) = above.pages() {
@@ -438,14 +485,21 @@ fn table(m: &mut Mutator, rows: u64, operations: u64, tick: &dyn Fn()) -> Result
                 } else {
                     // Recent rows more often.
                     let x = skewed(rng.unit());
-                    let key = key_of(inserted - 1 - ((x * inserted as f64) as u64).min(inserted - 1));
+                    let key =
+                        key_of(inserted - 1 - ((x * inserted as f64) as u64).min(inserted - 1));
                     let leaf = leaf_of(top.clone(), key);
-                    let (Some(keys), Some(rows)) = (leaf.keys(), leaf.rows()) else { continue };
+                    let (Some(keys), Some(rows)) = (leaf.keys(), leaf.rows()) else {
+                        continue;
+                    };
                     let at = place(&keys, leaf.count() as usize, key);
                     let Some(row) = rows.get(at) else { continue };
                     if rng.below(2) == 0 {
                         let balance = row.balance() + 1;
-                        let new = s.alloc(RowInit { key, balance, name: row.name() })?;
+                        let new = s.alloc(RowInit {
+                            key,
+                            balance,
+                            name: row.name(),
+                        })?;
                         rows.set(at, Some(&new));
                     } else {
                         sum = sum.wrapping_mul(31).wrapping_add(row.balance() ^ row.key());
@@ -466,10 +520,14 @@ fn insert<'s>(
 ) -> Result<(), HeapError> {
     loop {
         let count = page.count() as usize;
-        let Some(keys) = page.keys() else { return Ok(()) };
+        let Some(keys) = page.keys() else {
+            return Ok(());
+        };
         let at = place(&keys, count, key);
         if page.is_leaf() {
-            let Some(rows) = page.rows() else { return Ok(()) };
+            let Some(rows) = page.rows() else {
+                return Ok(());
+            };
             for i in (at..count).rev() {
                 keys.set(i + 1, keys.get(i));
                 rows.set(i + 1, rows.get(i).as_ref());
@@ -479,8 +537,12 @@ fn insert<'s>(
             page.set_count(count as u32 + 1);
             return Ok(());
         }
-        let Some(pages) = page.pages() else { return Ok(()) };
-        let Some(mut next) = pages.get(at) else { return Ok(()) };
+        let Some(pages) = page.pages() else {
+            return Ok(());
+        };
+        let Some(mut next) = pages.get(at) else {
+            return Ok(());
+        };
         if next.count() as usize == FAN {
             split(s, &page, at)?;
             if keys.get(at) < key {
