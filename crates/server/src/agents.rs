@@ -19,7 +19,7 @@ use muninn_net::{Key, Observer, SessionOptions};
 use muninn_proto::server::{AgentTotals, Agents, Extent, Grants};
 use muninn_sys::memory::{guarded_copy, guarded_load, guarded_store};
 use muninn_sys::{clock, sigbus};
-use muninn_types::{GrantId, SessionId};
+use muninn_types::{GrantId, Nanos, SessionId};
 use muninn_wire::{ErrorCode, Refusal};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -34,6 +34,8 @@ type Token = [u8; TOKEN_LEN];
 const BULK_MAX: usize = 1 << 30;
 /// The most tasks that wait.
 const TASKS_MAX: usize = 64;
+/// How long another server may be out of reach before a trace is given up.
+const REACH: Duration = Duration::from_secs(20);
 /// Objects traced between two looks at the queue.
 const TRACE_BUDGET: usize = 2048;
 
@@ -296,6 +298,7 @@ impl AgentHost {
                 open: HashMap::new(),
                 key: self.key.clone(),
                 token,
+                desk: Arc::clone(&desk),
             },
             limits: self.limits,
         };
@@ -483,6 +486,7 @@ struct Links {
     open: HashMap<u32, Observer>,
     key: Key,
     token: Token,
+    desk: Arc<Desk>,
 }
 
 impl Links {
@@ -493,24 +497,25 @@ impl Links {
             w.u8(Op::Deliver as u8);
             w.0.extend_from_slice(&self.token);
             w.words(some);
-            // A connection that was idle for too long was closed: once more, with a new one. To be
-            // told twice of a reference does no harm.
-            let mut again = true;
-            loop {
-                match self.link(server)?.agent(w.0.clone()) {
-                    Ok(_) => break,
-                    Err(error) => {
-                        self.open.remove(&server);
-                        if !std::mem::replace(&mut again, false) {
-                            return Err(format!(
-                                "server {server} did not take references: {error}"
-                            ));
-                        }
-                    }
+            // A connection may be cut, or closed because it was idle: again, with a new one, for as
+            // long as a server may be out of reach. To be told twice of a reference does no harm.
+            let ends = clock::now() + Nanos::from(REACH);
+            while let Err(error) = self.try_deliver(server, &w.0) {
+                if clock::now() > ends || self.desk.stop.load(Acquire) {
+                    return Err(format!("server {server} did not take references: {error}"));
                 }
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
         Ok(())
+    }
+
+    fn try_deliver(&mut self, server: u32, body: &[u8]) -> Result<(), String> {
+        let told = self.link(server)?.agent(body.to_vec());
+        if told.is_err() {
+            self.open.remove(&server);
+        }
+        told.map(|_| ()).map_err(|error| error.to_string())
     }
 
     fn link(&mut self, server: u32) -> Result<&mut Observer, String> {
