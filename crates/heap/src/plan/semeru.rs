@@ -9,9 +9,8 @@
 //! 1. queues are drained, dirty pages go home, agents learn targets, links, bumps and roots;
 //! 2. regions are chosen by their garbage; agents copy the live objects out, in the order of a
 //!    traversal, which coalesces regions that refer to each other;
-//! 3. regions that are mostly cached are emptied by the compute node itself, meanwhile;
-//! 4. new places are told to everybody and references rewritten, here and at all servers; targets
-//!    of what died are forgotten; roots and a schedule for the next tracing are sent.
+//! 3. new places are told to everybody and references rewritten, here and at all servers;
+//! 4. targets of what died are forgotten; roots and a schedule for the next tracing are sent.
 //!
 //! A full collection, when that is not enough, has the agents trace the whole heap together and works
 //! targets out anew, which also finds dead cycles across regions.
@@ -22,7 +21,9 @@
 //! that picture, although it lives. So here the concurrent trace only *estimates* garbage, and the
 //! copy in the pause, over pages that are all home, is the trace that counts. It visits what has to
 //! be copied anyway, and nothing that was allocated since the last pause needs to be taken for live.
-//! Source cards are kept by pair of regions ("links"), and scanned by the server that has them.
+//! Sources are kept by pair of regions ("links"), and looked through by the server that has them.
+//! The paper has the compute node itself collect regions that are mostly cached; here agents collect
+//! these too, because in the pause all pages are at home anyway.
 
 use crate::error::HeapError;
 use crate::heap::Inner;
@@ -49,7 +50,7 @@ const QUEUES_MAX: usize = 32;
 /// every byte may be needed, only those that are all but full of live objects are.
 const LIVE_SHARE_MAX: f64 = 0.5;
 const LIVE_SHARE_MAX_FULL: f64 = 0.97;
-/// A region with a larger cached share is collected here, and not traced between pauses.
+/// A region with a larger cached share is not traced between pauses: it changes too much.
 const CACHED_SHARE: f64 = 0.5;
 
 /// References between regions since the last pause.
