@@ -213,9 +213,8 @@ pub fn run(args: &Args) -> Outcome {
         + report.wrong_after_cuts
         + report.survivor_wrong_pages
         + u64::from(report.next_owner_saw_old_bytes)
-        + u64::from(report.program.wrong());
-        + report.heap.wrong_values
-        + u64::from(report.next_owner_saw_old_bytes);
+        + u64::from(report.program.wrong())
+        + report.heap.wrong_values;
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
         return Err(Failure::failed(
             "the demo found wrong bytes: this is a bug, please report it",
