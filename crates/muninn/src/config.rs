@@ -48,6 +48,7 @@ pub struct ServeTable {
     pub spin: Option<Span>,
     pub keep_awake: Option<bool>,
     pub equal_classes: Option<bool>,
+    pub no_agents: Option<bool>,
     pub weights: BTreeMap<String, u32>,
     pub metrics: Option<SocketAddr>,
     pub name: Option<String>,

@@ -194,6 +194,7 @@ impl State {
             Control::Goodbye | Control::Note { .. } | Control::Close { .. } => Ok(Answer::Done),
             Control::Open(_) => Err(refused(ErrorCode::NoService, 0, 0)),
             Control::Resolve { .. } => Err(refused(ErrorCode::NoWic, 0, 0)),
+            Control::Agent(_) => Err(refused(ErrorCode::NoAgent, 0, 0)),
             Control::Status { .. } => Ok(Answer::Status(Box::default())),
         }
     }

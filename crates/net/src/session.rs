@@ -633,6 +633,14 @@ impl Observer {
         self.report(Control::Heartbeat)
     }
 
+    /// Hands something to the agent of a managed heap there; its answer.
+    pub fn agent(&mut self, body: Vec<u8>) -> Result<Vec<u8>, NetError> {
+        match self.ask(Control::Agent(body))? {
+            Answer::Agent(answer) => Ok(answer),
+            _ => unreachable!("an agent answers as an agent"),
+        }
+    }
+
     fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {
         match self.ask(control)? {
             Answer::Report(report) => Ok(report),

@@ -5,15 +5,18 @@
 //! `muninn_proto::server`; here are its threads (event loops, a wiper, metrics), its sockets and
 //! its memory.
 
+mod agents;
 mod calls;
 mod connection;
 mod event_loop;
 mod metrics;
 mod segment;
 
+pub use agents::{AgentLimits, AgentReport};
 pub use calls::{CALLS_MAX, CallFactory, CallHost, OnEnd};
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
 
+use agents::AgentHost;
 use calls::{Around, Calls};
 use event_loop::{EventLoop, LoopOptions, Mailbox};
 use muninn_policy::wrr::Weights;
@@ -53,6 +56,8 @@ pub struct ServerConfig {
     pub huge: HugePages,
     /// Keep CPUs from sleeping while there are sessions.
     pub keep_awake: bool,
+    /// Agents of managed heaps; none are run without.
+    pub agents: Option<AgentLimits>,
     /// Bind event loops to this CPU and those after it.
     pub cpu: Option<usize>,
     /// Who runs functions for clients; None: nobody does.
@@ -78,6 +83,7 @@ impl Default for ServerConfig {
             prealloc: false,
             huge: HugePages::Auto,
             keep_awake: true,
+            agents: Some(AgentLimits::default()),
             cpu: None,
             calls: None,
         }
@@ -120,6 +126,7 @@ pub struct Server {
     wiper: Option<JoinHandle<()>>,
     addresses: Vec<Address>,
     metrics: Option<SocketAddr>,
+    agents: Option<Arc<AgentHost>>,
 }
 
 fn is_local(address: &Address) -> bool {
@@ -199,7 +206,7 @@ impl Server {
             pool,
             SharedConfig {
                 name: ShortText::lossy(&config.name, 64),
-                key: config.key,
+                key: config.key.clone(),
                 lease: Nanos::from(config.lease),
                 max_sessions: config.max_sessions,
                 uid: muninn_sys::proc::own_uid(),
@@ -224,7 +231,14 @@ impl Server {
             wiper: None,
             addresses,
             metrics: metrics_address,
+            agents: config
+                .agents
+                .map(|limits| Arc::new(AgentHost::new(config.key, limits))),
         };
+        if let Some(host) = &server.agents {
+            // Set once, before any loop runs.
+            let _ = shared.agents.set(Arc::clone(host) as _);
+        }
         let options = LoopOptions {
             spin: config.spin,
             weights: config.weights,
@@ -279,6 +293,13 @@ impl Server {
         metrics::render(&self.shared)
     }
 
+    /// How the agents of managed heaps are doing.
+    pub fn agents(&self) -> Vec<AgentReport> {
+        self.agents
+            .as_ref()
+            .map_or_else(Vec::new, |host| host.reports())
+    }
+
     /// Asks sessions to move away within this time, or no longer (None).
     pub fn drain(&self, within: Option<Duration>) {
         let ends = within.map(|time| clock::now() + Nanos::from(time));
@@ -312,6 +333,9 @@ impl Server {
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so already.
             let _ = thread.join();
+        }
+        if let Some(agents) = self.agents.take() {
+            agents.stop();
         }
     }
 }

@@ -77,6 +77,10 @@ codes! {
     TooManyCalls = 33 / "too-many-calls",
     /// The side that the function's memory lies at is gone. Detail: 1 if the call had begun.
     UpstreamLost = 34 / "upstream-lost",
+    /// The server runs no agents of managed heaps.
+    NoAgent = 35 / "no-agent",
+    /// The agent could not do it; the remark says why.
+    AgentRefused = 36 / "agent-refused",
 }
 
 /// A refusal as it travels: the code, two details and a remark.
@@ -287,6 +291,8 @@ impl fmt::Display for Refusal {
                 write!(f, "{} calls are under way, as many as may be", self.a)
             }
             ErrorCode::UpstreamLost => write!(f, "the server that keeps the memory is lost"),
+            ErrorCode::NoAgent => write!(f, "the server runs no agents of managed heaps"),
+            ErrorCode::AgentRefused => write!(f, "the heap's agent refused"),
         }?;
         if !self.remark.as_str().is_empty() {
             write!(f, " ({})", self.remark)?;

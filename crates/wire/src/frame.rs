@@ -55,6 +55,8 @@ kinds! {
     Close = 12,
     Resolve = 13,
     Note = 14,
+    /// For the agent of a managed heap.
+    Agent = 15,
     Read = 16,
     Write = 17,
     CompareSwap = 18,
@@ -76,6 +78,7 @@ kinds! {
     CloseReply = 0x8c,
     ResolveReply = 0x8d,
     NoteReply = 0x8e,
+    AgentReply = 0x8f,
     ReadReply = 0x90,
     WriteReply = 0x91,
     CompareSwapReply = 0x92,

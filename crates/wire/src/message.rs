@@ -339,6 +339,8 @@ pub enum Request<'a> {
     Drain {
         deadline_ms: u64,
     },
+    /// For the agent of a managed heap: its own language.
+    Agent(&'a [u8]),
     Read(Segs<'a>),
     Write(Segs<'a>),
     CompareSwap {
@@ -389,6 +391,7 @@ impl<'a> Request<'a> {
             Kind::Drain => Request::Drain {
                 deadline_ms: r.u64()?,
             },
+            Kind::Agent => Request::Agent(r.rest()),
             Kind::Read => Request::Read(Segs::decode(r.rest())?),
             Kind::Write => Request::Write(Segs::decode(r.rest())?),
             Kind::CompareSwap => Request::CompareSwap {
@@ -439,6 +442,7 @@ impl<'a> Request<'a> {
             Request::Adopt { .. } => Kind::Adopt,
             Request::Status { .. } => Kind::Status,
             Request::Drain { .. } => Kind::Drain,
+            Request::Agent(_) => Kind::Agent,
             Request::Read(_) => Kind::Read,
             Request::Write(_) => Kind::Write,
             Request::CompareSwap { .. } => Kind::CompareSwap,
@@ -477,6 +481,9 @@ impl<'a> Request<'a> {
             }
             Request::Drain { deadline_ms } => {
                 w.u64(*deadline_ms);
+            }
+            Request::Agent(body) => {
+                w.bytes(body);
             }
             Request::Read(segs) | Request::Write(segs) => {
                 for seg in segs.iter() {

@@ -70,6 +70,7 @@ proptest! {
             Request::Adopt { ticket },
             Request::Status { after: SessionId(a) },
             Request::Drain { deadline_ms: b },
+            Request::Agent(&proof),
             Request::CompareSwap { grant, offset, expect: b, new: c },
             Request::FetchAdd { grant, offset, add: b },
             Request::Close { service: ServiceId(a) },

@@ -406,6 +406,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             (Verb::Control(Control::Grant { .. }), Kind::GrantReply) => {
                 Answer::Granted(GrantInfo::decode(body)?)
             }
+            (Verb::Control(Control::Agent(_)), Kind::AgentReply) => Answer::Agent(body.to_vec()),
             (Verb::Control(Control::Share(_)), Kind::ShareReply) => {
                 let ticket: [u8; TICKET_LEN] = body.try_into().map_err(|_| DecodeError::Short)?;
                 Answer::Ticket(ticket)

@@ -14,16 +14,33 @@ use muninn_wire::{
 pub enum Control {
     Heartbeat,
     Goodbye,
-    Grant { bytes: u64 },
+    Grant {
+        bytes: u64,
+    },
     Release(Vec<GrantId>),
     Share(Vec<GrantId>),
-    Adopt { ticket: [u8; TICKET_LEN] },
-    Status { after: SessionId },
-    Drain { deadline_ms: u64 },
+    Adopt {
+        ticket: [u8; TICKET_LEN],
+    },
+    Status {
+        after: SessionId,
+    },
+    Drain {
+        deadline_ms: u64,
+    },
+    /// For the agent of a managed heap, in its own language; at most a body long.
+    Agent(Vec<u8>),
     Open(Opening),
-    Close { service: ServiceId },
-    Resolve { name: ShortText, version: u32 },
-    Note { text: ShortText },
+    Close {
+        service: ServiceId,
+    },
+    Resolve {
+        name: ShortText,
+        version: u32,
+    },
+    Note {
+        text: ShortText,
+    },
 }
 
 /// What to do.
@@ -85,6 +102,7 @@ pub enum Answer {
         accesses: u32,
         took_ns: u32,
     },
+    Agent(Vec<u8>),
 }
 
 /// Why an operation failed.
@@ -147,6 +165,9 @@ impl Verb {
                 Err(OpError::BadSegments(DecodeError::BodyTooLong(*args_len)))
             }
             Verb::Call { .. } => Ok(MAX_ARGS),
+            Verb::Control(Control::Agent(body)) if body.len() > muninn_wire::MAX_BODY => {
+                Err(OpError::BadSegments(DecodeError::Value))
+            }
             _ => Ok(0),
         }
     }
@@ -226,6 +247,7 @@ impl Verb {
                     version: *version,
                 },
                 Control::Note { text } => Request::Note { text: text.clone() },
+                Control::Agent(body) => Request::Agent(body),
             },
         };
         request.encode(class, tag, out);

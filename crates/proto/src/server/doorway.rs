@@ -241,6 +241,20 @@ impl<B: Backing> Shard<B> {
                 out.reply(header, |b| report.encode(b));
                 Step::Reply
             }
+            Request::Agent(body) => {
+                let agents = self.shared.agents.get();
+                let answer = match agents.map(|agents| agents.call(None, body)) {
+                    Some(answer) => answer,
+                    None => Err(Refusal::new(ErrorCode::NoAgent)),
+                };
+                match answer {
+                    Ok(answer) => {
+                        out.reply(header, |b| b.extend_from_slice(&answer));
+                        Step::Reply
+                    }
+                    Err(refusal) => self.refuse(header, &refusal, out),
+                }
+            }
             _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
         }
     }

@@ -5,6 +5,7 @@
 //! its old connection without a race. Shards share the pool, the registry that `status` reads, and
 //! the configuration.
 
+mod agents;
 pub mod buddy;
 mod doorway;
 mod inbound;
@@ -16,6 +17,7 @@ mod service;
 mod session;
 mod shard;
 
+pub use agents::{AgentTotals, Agents, Grants};
 pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};

@@ -5,6 +5,7 @@
 //! the session's own grants and nothing else: there is no message by which a client could name
 //! another's memory.
 
+use super::agents::Agents;
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
 use super::pool::{Extent, Pool};
@@ -19,8 +20,8 @@ use muninn_wire::{
     seal_frame,
 };
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
@@ -44,6 +45,8 @@ pub struct Shared<B: Backing> {
     pub services: Services<B>,
     next_session: AtomicU64,
     pub(super) next_grant: AtomicU64,
+    /// Agents of managed heaps, where the server runs any.
+    pub agents: OnceLock<Arc<dyn Agents<B>>>,
 }
 
 impl<B: Backing> Shared<B> {
@@ -56,6 +59,7 @@ impl<B: Backing> Shared<B> {
             services: Services::default(),
             next_session: AtomicU64::new(1),
             next_grant: AtomicU64::new(1),
+            agents: OnceLock::new(),
         })
     }
 
@@ -571,6 +575,15 @@ impl<B: Backing> Shard<B> {
                 out.fenced.retain(|fenced| *fenced != conn);
                 return Step::ReplyThenClose;
             }
+            Request::Agent(body) => match self.shared.agents.get() {
+                Some(agents) => agents
+                    .call(Some((id, &session.grants)), body)
+                    .map(|answer| {
+                        out.reply(header, |b| b.extend_from_slice(&answer));
+                        Step::Reply
+                    }),
+                None => Err(Refusal::new(ErrorCode::NoAgent)),
+            },
             Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
             Request::Hello(_) | Request::Prove { .. } => {
                 return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
@@ -681,6 +694,9 @@ impl<B: Backing> Shard<B> {
         for conn in session.connections() {
             self.forget(conn);
             out.fenced.push(conn);
+        }
+        if let Some(agents) = self.shared.agents.get() {
+            agents.session_ended(id);
         }
         self.shared.registry.remove_session(id);
         let mapped = (session.transport() == Transport::Shm)

@@ -4,6 +4,7 @@
 pub mod apps;
 pub mod arena;
 pub mod bare;
+pub mod heap;
 pub mod net;
 pub mod paging;
 pub mod scale;
@@ -23,6 +24,8 @@ pub enum Bench {
     Apps(Box<apps::Args>),
     /// Functions at the client, at the server and at the nic
     Wic(wic::Args),
+    /// The managed heap and its collectors, beside Java's
+    Heap(heap::Args),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
@@ -31,6 +34,7 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Paging(args) => paging::run(args),
         Bench::Apps(args) => apps::run(args),
         Bench::Wic(args) => wic::run(args),
+        Bench::Heap(args) => heap::run(args),
     }
 }
 

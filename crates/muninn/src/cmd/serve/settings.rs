@@ -100,6 +100,10 @@ pub struct Args {
     #[arg(long, env = "MUNINN_KEEP_AWAKE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub keep_awake: Option<bool>,
 
+    /// Run no agents of managed heaps
+    #[arg(long, env = "MUNINN_NO_AGENTS", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub no_agents: Option<bool>,
+
     /// Serve all classes of traffic alike
     #[arg(long, env = "MUNINN_EQUAL_CLASSES", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub equal_classes: Option<bool>,
@@ -239,6 +243,10 @@ impl Args {
             keep_awake: self.keep_awake.or(file.keep_awake).unwrap_or(true),
             calls: (self.host.resolve(&file.wic_table(), None)?)
                 .map(|hosts| Arc::new(hosts) as Arc<dyn CallFactory>),
+            agents: match self.no_agents.or(file.no_agents) {
+                Some(true) => None,
+                _ => defaults.agents,
+            },
             ..defaults
         };
         let stop_grace = self.stop_grace.or(span(file.stop_grace));
