@@ -17,18 +17,25 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// The part of a mapping that may be taken over. `program` is the path of the executable.
-    pub fn pick(&mut self, entry: &MapEntry<'_>, program: &[u8]) -> Option<PageRange> {
+    /// The parts of a mapping that may be taken over. `program` is the path of the executable.
+    pub fn pick(
+        &mut self,
+        entry: &MapEntry<'_>,
+        program: &[u8],
+    ) -> impl Iterator<Item = PageRange> + use<> {
+        let (mut from, mut end) = (entry.start, entry.end);
+        let of_library = self.library_end.take() == Some(entry.start);
         if let MapKind::File { path, .. } = entry.kind {
             self.library_end = (path != program).then_some(entry.end);
-            return None;
         }
-        let of_library = self.library_end == Some(entry.start);
-        self.library_end = None;
-        if of_library || !entry.is_private_anonymous() || own::is_claimed(entry.start, entry.end) {
-            return None;
+        if of_library || !entry.is_private_anonymous() {
+            end = from;
         }
-        PageRange::of_bytes(entry.start, entry.len())
+        std::iter::from_fn(move || {
+            let (first, last) = own::first_unclaimed(from, end)?;
+            from = last;
+            PageRange::of_bytes(first, last - first)
+        })
     }
 }
 
@@ -53,7 +60,7 @@ mod tests {
 7ffffffde000-7ffffffff000 rw-p 00000000 00:00 0 [stack]\n";
         let mut candidates = Candidates::default();
         let picked: Vec<u64> = Maps::new(text)
-            .filter_map(|entry| candidates.pick(&entry, b"/usr/bin/program"))
+            .flat_map(|entry| candidates.pick(&entry, b"/usr/bin/program"))
             .map(|range| range.addr())
             .collect();
         let expected = [

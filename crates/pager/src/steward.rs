@@ -231,9 +231,11 @@ impl Steward {
         let (found, program) = (&mut self.found, &self.program);
         found.clear();
         let _ = for_each_map(0, &mut self.maps, |entry| {
-            if let Some(range) = candidates.pick(entry, program) {
-                found.push(range);
-            }
+            found.extend(
+                candidates
+                    .pick(entry, program)
+                    .take(OFFERS_MAX - found.len()),
+            );
             match found.len() < OFFERS_MAX {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),

@@ -44,12 +44,28 @@ pub fn claim(start: u64, len: u64) -> bool {
     true
 }
 
-/// Whether any of a range was claimed.
-pub fn is_claimed(start: u64, end: u64) -> bool {
-    CLAIMS.iter().any(|claim| {
-        let claim_end = claim.end.load(Ordering::Acquire);
-        start < claim_end && claim.start.load(Ordering::Relaxed) < end
-    })
+/// The first part of a range of addresses that was not claimed. The kernel joins neighbouring
+/// mappings of one kind, so a mapping of the program may well have a part that is ours.
+pub fn first_unclaimed(start: u64, end: u64) -> Option<(u64, u64)> {
+    let mut first = start;
+    let mut last = end;
+    // Claims are few and in no order: begin anew whenever one moved the beginning.
+    'again: while first < end {
+        last = end;
+        for claim in &CLAIMS {
+            let claim_end = claim.end.load(Ordering::Acquire);
+            let claim_start = claim.start.load(Ordering::Relaxed);
+            if claim_start <= first && first < claim_end {
+                first = claim_end;
+                continue 'again;
+            }
+            if claim_start > first && claim_end > claim_start {
+                last = last.min(claim_start);
+            }
+        }
+        break;
+    }
+    (first < last).then_some((first, last))
 }
 
 /// Forgets all claims: a child of a fork begins anew.
@@ -196,4 +212,27 @@ pub fn end_other(pid: u32) {
 pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
     // SAFETY: the functions live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ours_is_left_out() {
+        assert!(claim(0x50_000, 0x1000));
+        assert!(claim(0x53_000, 0x2000));
+        let mut parts = Vec::new();
+        let mut from = 0x50_000;
+        while let Some((first, last)) = first_unclaimed(from, 0x58_000) {
+            parts.push((first, last));
+            from = last;
+        }
+        assert_eq!(parts, [(0x51_000, 0x53_000), (0x55_000, 0x58_000)]);
+        assert_eq!(first_unclaimed(0x53_000, 0x55_000), None);
+        assert_eq!(
+            first_unclaimed(0x10_000, 0x11_000),
+            Some((0x10_000, 0x11_000))
+        );
+    }
 }

@@ -2,7 +2,7 @@
 //! leaves every byte as it must be.
 
 use crate::common::place;
-use crate::harness::{LOCAL, SIZE, cannot_run, checker, full, run, serve, until_returned};
+use crate::harness::{LOCAL, SIZE, cannot_run, checker, full, run, run_far, serve, until_returned};
 
 /// Runs a check over shared memory. `far`: so much of it must have been away that it shows.
 fn check(words: &[&str], far: bool) {
@@ -11,7 +11,7 @@ fn check(words: &[&str], far: bool) {
     }
     let place = place();
     let all = [&[checker()], words, &["--size", SIZE]].concat();
-    let ran = run(&place, &["--local", LOCAL], &all);
+    let ran = run_far(&place, &["--local", LOCAL], &all);
     let said = ran.out.lines().next().unwrap_or_default();
     if said.starts_with("skip") {
         println!("skipped: {said}");
@@ -166,7 +166,7 @@ fn over_tcp() {
         &["pressure", "--seconds", seconds],
     ] {
         let all = [&[checker()], words, &["--size", SIZE]].concat();
-        let ran = run(&place, &["--local", LOCAL, "--pool", &pool], &all);
+        let ran = run_far(&place, &["--local", LOCAL, "--pool", &pool], &all);
         assert!(ran.out.starts_with("ok "), "{words:?}: {ran:#?}");
         ran.assert_good_and_far();
     }
@@ -187,7 +187,7 @@ fn without_move() {
         &["pressure", "--seconds", "2"],
     ] {
         let all = [&[checker()], words, &["--size", SIZE]].concat();
-        let ran = run(&place, &["--local", LOCAL, "--no-move"], &all);
+        let ran = run_far(&place, &["--local", LOCAL, "--no-move"], &all);
         assert!(ran.out.starts_with("ok "), "{words:?}: {ran:#?}");
         ran.assert_good_and_far();
     }

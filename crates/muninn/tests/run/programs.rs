@@ -1,12 +1,12 @@
 //! Programs of other people: the same output with and without Muninn.
 
 use crate::common::{Place, place};
-use crate::harness::{cannot_run, full, plainly, program, run};
+use crate::harness::{cannot_run, full, plainly, program, run_far};
 
 /// The output is that of the program alone, and much of its memory was far.
 fn same(place: &Place, local: &str, words: &[&str]) {
     let alone = plainly(place, words);
-    let ran = run(place, &["--local", local], words);
+    let ran = run_far(place, &["--local", local], words);
     assert_eq!(ran.out, alone, "{ran:#?}");
     ran.assert_good_and_far();
 }
