@@ -567,17 +567,12 @@ impl State {
         self.shake_hands(inner, from);
         inner.pager.seize(region.clone());
         inner.pager.seize(entries.clone());
-        inner.lost()?;
-        let mut input = Writer::default();
-        input.u32(tablet);
-        input.u32(from);
-        input.u32(to);
-        input.words(self.hit.allocated(tablet).words());
-        self.remote.start(server, Task::EvacuateTablet, &input.0)?;
-        let result = self.remote.wait(server)?;
-        let bump = Reader::new(&result).u64().map_err(unclear)?;
+        let copied = self.copy_at_server(inner, tablet, (from, to));
+        // Let go whatever came of it: a mutator that waits for a page must not wait for ever. If it
+        // failed the tablet stays invalid, so nobody comes in.
         inner.pager.let_go(entries);
         inner.pager.let_go(region);
+        let bump = copied?;
         let start = geometry.region_start(to);
         inner.pager.adopt(start..start + bump);
         inner.bumps[to as usize].store(bump, Release);
@@ -592,6 +587,25 @@ impl State {
         inner.release_region(from);
         Log::add(&inner.log.moved_bytes, live);
         Ok(())
+    }
+
+    /// The agent moves what lives and sets the entries; the new region's bump.
+    fn copy_at_server(
+        &self,
+        inner: &Inner,
+        tablet: u32,
+        (from, to): (u32, u32),
+    ) -> Result<u64, HeapError> {
+        inner.lost()?;
+        let server = inner.geometry.server_of(from);
+        let mut input = Writer::default();
+        input.u32(tablet);
+        input.u32(from);
+        input.u32(to);
+        input.words(self.hit.allocated(tablet).words());
+        self.remote.start(server, Task::EvacuateTablet, &input.0)?;
+        let result = self.remote.wait(server)?;
+        Reader::new(&result).u64().map_err(unclear)
     }
 
     /// Waits until no mutator holds a direct reference into a region.
