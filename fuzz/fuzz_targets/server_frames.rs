@@ -14,7 +14,7 @@ use muninn_proto::server::{
     FakeBacking, Inbound, Out, Peer, Pool, PoolConfig, Progress, Shard, Shared, SharedConfig, Step,
 };
 use muninn_types::{Bytes, Class, ConnId, Nanos, SplitMix64, Tag};
-use muninn_wire::{HEADER_LEN, Header, Kind, Segs, ShortText, Transport, seal_frame};
+use muninn_wire::{ErrorCode, HEADER_LEN, Header, Kind, Refusal, Segs, ShortText, Transport, seal_frame};
 use std::sync::Arc;
 
 struct Conn {
@@ -42,6 +42,15 @@ impl Host {
                         Step::ReplyThenClose | Step::HandOff(_) => conn.open = false,
                         Step::Receive => conn.inbound.receive(&mut out.spans),
                         Step::DiscardThenReply(len) => conn.inbound.discard(len),
+                        Step::Nothing => {}
+                        Step::Call => {
+                            // Some end at once, others never: both leave nothing behind.
+                            let caller = out.caller.expect("a call has a caller");
+                            if caller.wic % 2 == 0 {
+                                let none = Err(Refusal::new(ErrorCode::NoWic));
+                                self.shard.called(&caller, &none, &mut Vec::new());
+                            }
+                        }
                     }
                 }
                 Ok(Progress::PayloadDone) => {

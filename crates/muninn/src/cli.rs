@@ -49,6 +49,8 @@ pub enum Command {
     Profile(Box<cmd::profile::Args>),
     /// Give memory of this machine to the pool
     Serve(Box<cmd::serve::Args>),
+    /// Run functions beside a memory server, on its memory
+    Nic(cmd::nic::Args),
     /// Change a job that 'muninn run' started, while it runs
     #[command(subcommand, after_help = "Example:\n  muninn ctl limit 4711 512MiB")]
     Ctl(cmd::ctl::Ctl),
@@ -93,6 +95,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Run(_) => unreachable!("see above"),
         Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
+        Command::Nic(args) => config().and_then(|config| cmd::nic::run(args, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
         Command::Profile(args) => cmd::profile::run(args),
         Command::Ctl(ctl) => cmd::ctl::run(ctl),
@@ -106,6 +109,11 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => cmd::completions::run(args),
         Command::Man(args) => cmd::man::run(args),
     };
+    finish(outcome)
+}
+
+/// The exit code of a command, and what it has to say.
+pub(crate) fn finish(outcome: crate::failure::Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(failure),

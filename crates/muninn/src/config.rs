@@ -5,6 +5,7 @@
 //! misspelt `key-file` must never mean a server without a key.
 
 use crate::failure::Failure;
+use crate::hosting::WicChoice;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::threshold::ThresholdPolicy;
@@ -47,10 +48,32 @@ pub struct ServeTable {
     pub spin: Option<Span>,
     pub keep_awake: Option<bool>,
     pub equal_classes: Option<bool>,
+    pub no_agents: Option<bool>,
     pub weights: BTreeMap<String, u32>,
     pub metrics: Option<SocketAddr>,
     pub name: Option<String>,
     pub stop_grace: Option<Span>,
+    pub wic: Option<WicChoice>,
+    pub wic_window: Option<usize>,
+    pub wic_steps: Option<u32>,
+}
+
+/// The part of `[serve]` that says how functions are run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WicTable {
+    pub wic: Option<WicChoice>,
+    pub wic_window: Option<usize>,
+    pub wic_steps: Option<u32>,
+}
+
+impl ServeTable {
+    pub fn wic_table(&self) -> WicTable {
+        WicTable {
+            wic: self.wic,
+            wic_window: self.wic_window,
+            wic_steps: self.wic_steps,
+        }
+    }
 }
 
 /// `[client]`: for every command that talks to servers.
@@ -205,6 +228,9 @@ mod tests {
             metrics = "127.0.0.1:9000"
             name = "rack-1"
             stop-grace = "1m"
+            wic = "async"
+            wic-window = 16
+            wic-steps = 1000
 
             [client]
             pool = ["unix:/run/muninn.sock", "10.0.0.5:7000"]
@@ -223,6 +249,7 @@ mod tests {
         assert_eq!(serve.quota["*"], Bytes::gib(1));
         assert_eq!(serve.huge_pages, Some(HugeChoice::Required));
         assert_eq!(serve.weights["demand"], 64);
+        assert_eq!(serve.wic, Some(WicChoice::Async));
         assert_eq!(client.pool.0.len(), 2);
         assert_eq!(run.local.unwrap().0.to_string(), "25%");
         assert_eq!(run.evict, Some(Text(EvictPolicy::Sieve)));

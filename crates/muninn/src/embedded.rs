@@ -27,11 +27,25 @@ impl EmbeddedServer {
     pub fn start<S: AsRef<std::ffi::OsStr>>(
         args: impl IntoIterator<Item = S>,
     ) -> Result<EmbeddedServer, Failure> {
+        EmbeddedServer::start_as("serve", args)
+    }
+
+    /// Starts `muninn nic` with these arguments and waits until it listens.
+    pub fn start_nic<S: AsRef<std::ffi::OsStr>>(
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<EmbeddedServer, Failure> {
+        EmbeddedServer::start_as("nic", args)
+    }
+
+    fn start_as<S: AsRef<std::ffi::OsStr>>(
+        command_name: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<EmbeddedServer, Failure> {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
         // Settings meant for a server that someone else runs must not reach this one.
         command
-            .args(["--config", "/dev/null", "serve", "--json"])
+            .args(["--config", "/dev/null", command_name, "--json"])
             .args(args);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MUNINN_") {

@@ -116,7 +116,7 @@ impl State {
             Verb::FetchAdd { grant, offset, add } => {
                 self.word(*grant, *offset, |old| old.wrapping_add(*add))
             }
-            Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
+            Verb::Call { .. } | Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
         }
     }
 
@@ -191,7 +191,10 @@ impl State {
                 held_bytes: 0,
                 holders: 0,
             })),
-            Control::Goodbye => Ok(Answer::Done),
+            Control::Goodbye | Control::Note { .. } | Control::Close { .. } => Ok(Answer::Done),
+            Control::Open(_) => Err(refused(ErrorCode::NoService, 0, 0)),
+            Control::Resolve { .. } => Err(refused(ErrorCode::NoWic, 0, 0)),
+            Control::Agent(_) => Err(refused(ErrorCode::NoAgent, 0, 0)),
             Control::Status { .. } => Ok(Answer::Status(Box::default())),
         }
     }

@@ -55,8 +55,19 @@ pub trait Lane: Send {
     /// full: poll, then post again.
     fn post(&mut self, op: Op) -> Result<(), Op>;
 
+    /// As [`Lane::post`], but may wait to be sent together with others until the next
+    /// [`Lane::poll`].
+    fn post_later(&mut self, op: Op) -> Result<(), Op> {
+        self.post(op)
+    }
+
     /// The next completion. None after `wait` without one; zero only looks.
     fn poll(&mut self, wait: Duration) -> Option<Done>;
+
+    /// The next completion that is here already: nothing is sent or received.
+    fn poll_ready(&mut self) -> Option<Done> {
+        self.poll(Duration::ZERO)
+    }
 
     /// Operations posted and not yet given back.
     fn under_way(&self) -> usize;

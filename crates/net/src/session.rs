@@ -296,7 +296,7 @@ impl ControlLane {
 fn grants_of(answer: &Answer) -> &[GrantInfo] {
     match answer {
         Answer::Granted(info) => std::slice::from_ref(info),
-        Answer::Adopted(infos) => infos,
+        Answer::Adopted(infos) | Answer::Opened(_, infos) => infos,
         _ => &[],
     }
 }
@@ -631,6 +631,14 @@ impl Observer {
     /// How far a drain is.
     pub fn progress(&mut self) -> Result<DrainReport, NetError> {
         self.report(Control::Heartbeat)
+    }
+
+    /// Hands something to the agent of a managed heap there; its answer.
+    pub fn agent(&mut self, body: Vec<u8>) -> Result<Vec<u8>, NetError> {
+        match self.ask(Control::Agent(body))? {
+            Answer::Agent(answer) => Ok(answer),
+            _ => unreachable!("an agent answers as an agent"),
+        }
     }
 
     fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {

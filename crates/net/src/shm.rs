@@ -15,7 +15,7 @@ use muninn_sys::memory::{
     Access, BusFault, Mapping, guarded_compare_swap, guarded_copy, guarded_fetch_add,
 };
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, Class, GrantId, LaneKind};
+use muninn_types::{Bytes, Class, GrantId, LaneKind, SessionId};
 use muninn_wire::{ErrorCode, GrantInfo, Refusal, Seg, Transport as Wire};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -211,6 +211,16 @@ impl Transport for ShmSession {
         }))
     }
 
+    fn call_lane(&self) -> Result<Box<dyn Lane>, NetError> {
+        Ok(Box::new(self.session.lane(LaneKind::Critical)?))
+    }
+    fn session(&self) -> SessionId {
+        self.session.core.id
+    }
+    fn is_leased(&self) -> bool {
+        self.lost().is_none() && clock::now() < self.session.core.sure_until()
+    }
+
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
         // Once the server has them back, nothing here may point at them; so they go first.
         let (mut leaving, mut frozen) = (Vec::new(), Vec::new());
@@ -228,6 +238,11 @@ impl Transport for ShmSession {
                 (_, Answer::Adopted(infos)) => {
                     for info in infos {
                         self.table.add(info, false, fds)?;
+                    }
+                }
+                (_, Answer::Opened(_, infos)) => {
+                    for info in infos {
+                        self.table.add(info, true, fds)?;
                     }
                 }
                 (Control::Release(grants), _) => self.table.gone(grants),
@@ -402,7 +417,7 @@ impl ShmLane {
                 let old = unsafe { guarded_fetch_add(word, *add) };
                 self.still_leased(Answer::Old(old.map_err(taken_back)?))
             }
-            Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
+            Verb::Call { .. } | Verb::Control(_) => Err(refused(ErrorCode::Malformed, 0, 0)),
         }
     }
 }

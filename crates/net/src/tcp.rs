@@ -6,7 +6,7 @@ use crate::session::{Session, SessionOptions};
 use crate::transport::{Kind, Transport};
 use muninn_proto::client::{Answer, Control};
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, LaneKind};
+use muninn_types::{Bytes, LaneKind, SessionId};
 use muninn_wire::Transport as Wire;
 use std::time::Duration;
 
@@ -46,6 +46,9 @@ impl Transport for TcpSession {
     }
     fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, NetError> {
         Ok(Box::new(self.session.lane(kind)?))
+    }
+    fn session(&self) -> SessionId {
+        self.session.core.id
     }
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
         let answered = self

@@ -8,7 +8,7 @@ use crate::tcp::TcpSession;
 use muninn_proto::client::{Answer, Control};
 use muninn_sys::memory::Mapping;
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, GrantId, LaneKind};
+use muninn_types::{Bytes, GrantId, LaneKind, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +53,19 @@ pub trait Transport: fmt::Debug + Send + Sync {
 
     /// A lane for one thread. `Control` is not to be had: [`Transport::call`] is for that.
     fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, NetError>;
+
+    /// A lane for calls, where the transport has a server that could run them.
+    fn call_lane(&self) -> Result<Box<dyn Lane>, NetError> {
+        self.lane(LaneKind::Critical)
+    }
+    /// The session's id at its server: what it writes into locks.
+    fn session(&self) -> SessionId {
+        SessionId(0)
+    }
+    /// Whether the server surely still keeps what this session owns.
+    fn is_leased(&self) -> bool {
+        self.lost().is_none()
+    }
 
     /// A control request. Fails after `deadline` without an answer.
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError>;

@@ -123,7 +123,9 @@ impl WireLane {
         let done = self.machine.pop()?;
         let with_it = match &done.result {
             Ok(Answer::Granted(info)) => usize::from(info.descriptor),
-            Ok(Answer::Adopted(infos)) => infos.iter().filter(|info| info.descriptor).count(),
+            Ok(Answer::Adopted(infos) | Answer::Opened(_, infos)) => {
+                infos.iter().filter(|info| info.descriptor).count()
+            }
             _ => 0,
         };
         let with_it = with_it.min(self.arrived.len());
@@ -335,8 +337,20 @@ impl Lane for WireLane {
         Ok(())
     }
 
+    fn post_later(&mut self, op: Op) -> Result<(), Op> {
+        self.machine.post(op)?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
     fn poll(&mut self, wait: Duration) -> Option<Done> {
         let done = self.poll_any(wait);
+        self.outstanding -= usize::from(done.is_some());
+        done
+    }
+
+    fn poll_ready(&mut self) -> Option<Done> {
+        let done = self.stash.pop_front().or_else(|| self.pop_done());
         self.outstanding -= usize::from(done.is_some());
         done
     }

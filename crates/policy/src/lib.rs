@@ -16,4 +16,5 @@ pub mod replenish;
 pub mod share;
 pub mod threshold;
 pub mod urgency;
+pub mod wic_place;
 pub mod wrr;

@@ -100,7 +100,7 @@ fn another_version_is_named_on_both_sides() {
     let error = handshake.handle(&header, frames.body()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 1, this client 9: use the same release of muninn on \
+        "the server speaks protocol version 2, this client 9: use the same release of muninn on \
          both sides"
     );
     // And a client that meets a server of another version sees it in the header.
@@ -110,7 +110,7 @@ fn another_version_is_named_on_both_sides() {
     let error = muninn_proto::client::HandshakeError::from(error);
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 7, this client 1: use the same release of muninn on \
+        "the server speaks protocol version 7, this client 2: use the same release of muninn on \
          both sides"
     );
 }

@@ -254,7 +254,7 @@ fn a_status_of_many_sessions_comes_in_pages() {
             None => break,
         }
     }
-    assert_eq!(pages, 3);
+    assert_eq!(pages, 6);
     let all: Vec<SessionId> = clients.iter().map(|client| client.session).collect();
     assert_eq!(seen, all);
 }

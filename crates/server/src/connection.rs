@@ -4,11 +4,12 @@
 //! take its replies holds back nobody but itself, and a connection's memory is bounded by a few
 //! kilobytes whatever is sent to it.
 
+use crate::calls::Calls;
 use crate::segment::MemfdBacking;
-use muninn_proto::server::{Inbound, Out, Peer, Progress, Shard, Span, Step};
+use muninn_proto::server::{Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
 use muninn_types::{Bytes, Class, ConnId, LaneKind, Nanos, Tag};
-use muninn_wire::{HEADER_LEN, Header, Kind, Notice, seal_frame};
+use muninn_wire::{Call, HEADER_LEN, Header, Kind, Notice, seal_frame};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ pub const HEAD_READ: usize = 4096;
 const CHUNK_MAX: usize = 64 << 10;
 /// The most pieces handed to one system call.
 const PIECES_MAX: usize = 72;
+
+/// Bytes of an answer that is copied to travel with others, instead of being sent from the pool.
+const KEPT_MAX: usize = 512;
 
 /// What may be on its way to us on a bulk lane.
 const BULK_WINDOW: Bytes = Bytes::kib(128);
@@ -47,6 +51,9 @@ pub struct Connection {
     ahead: Vec<u8>,
     /// A reply that waits for a refused payload to pass by.
     after_discard: bool,
+    /// Replies to calls that have ended, in whole frames, until there is room between two replies.
+    /// Bounded by the calls that a loop takes.
+    replies: Vec<u8>,
     /// The latest notice, until there is room between two replies.
     notice: Option<Notice>,
     closing: bool,
@@ -87,6 +94,7 @@ impl Connection {
             outgoing: Outgoing::default(),
             ahead: Vec::new(),
             after_discard: false,
+            replies: Vec::new(),
             notice: None,
             closing: false,
             class: Class::Control,
@@ -102,6 +110,45 @@ impl Connection {
         self.ahead = bytes;
     }
 
+    /// Frames to send when there is room: answers to calls.
+    pub fn answer(&mut self, frames: &[u8]) {
+        self.replies.extend_from_slice(frames);
+    }
+
+    /// Sends answers to calls, as far as the socket takes them and nothing else is on its way.
+    pub fn send_answers(&mut self) -> Turn {
+        loop {
+            if self.outgoing.total == 0 {
+                if self.replies.is_empty() || self.after_discard {
+                    return Turn::Idle;
+                }
+                self.take_replies();
+            }
+            match self.flush() {
+                Ok(Transfer::Bytes(_)) => {}
+                Ok(Transfer::WouldBlock) => return Turn::Blocked,
+                Ok(Transfer::Closed) | Err(_) => return Turn::Close,
+            }
+            if self.outgoing.sent == self.outgoing.total {
+                self.finish_outgoing();
+                if self.closing {
+                    return Turn::Close;
+                }
+                if !self.ahead.is_empty() {
+                    return Turn::More;
+                }
+            }
+        }
+    }
+
+    fn take_replies(&mut self) {
+        let frame = &mut self.outgoing.frame;
+        frame.clear();
+        std::mem::swap(frame, &mut self.replies);
+        self.outgoing.sent = 0;
+        self.outgoing.total = self.outgoing.frame.len();
+    }
+
     pub fn notify(&mut self, notice: Notice) {
         self.notice = Some(notice);
     }
@@ -111,6 +158,7 @@ impl Connection {
         &mut self,
         shard: &mut Shard<MemfdBacking>,
         out: &mut Out<MemfdBacking>,
+        calls: &mut Calls,
         scratch: &mut [u8; HEAD_READ],
         budget: usize,
         now: Nanos,
@@ -140,12 +188,16 @@ impl Connection {
                 self.send_notice(notice);
                 continue;
             }
+            if !self.replies.is_empty() && !self.after_discard {
+                self.take_replies();
+                continue;
+            }
             if !self.ahead.is_empty() {
                 if moved >= budget {
                     return (moved, Turn::More);
                 }
                 let bytes = std::mem::take(&mut self.ahead);
-                if let Some(turn) = self.take_in(&bytes, shard, out, now) {
+                if let Some(turn) = self.take_in(&bytes, shard, out, calls, now) {
                     return (moved, turn);
                 }
                 continue;
@@ -175,7 +227,7 @@ impl Connection {
             } else {
                 &scratch[..n]
             };
-            if let Some(turn) = self.take_in(bytes, shard, out, now) {
+            if let Some(turn) = self.take_in(bytes, shard, out, calls, now) {
                 return (moved, turn);
             }
         }
@@ -231,6 +283,7 @@ impl Connection {
         mut bytes: &[u8],
         shard: &mut Shard<MemfdBacking>,
         out: &mut Out<MemfdBacking>,
+        calls: &mut Calls,
         now: Nanos,
     ) -> Option<Turn> {
         loop {
@@ -257,6 +310,8 @@ impl Connection {
                     self.class = header.class;
                     self.mark();
                     match shard.handle(self.id, &header, self.inbound.body(), now, out) {
+                        // More requests are here already: short answers travel together.
+                        Step::Reply if !bytes.is_empty() && self.keep(out) => {}
                         Step::Reply => self.queue(out),
                         Step::ReplyThenClose => {
                             self.queue(out);
@@ -270,6 +325,13 @@ impl Connection {
                             self.after_discard = true;
                             self.inbound.discard(len);
                         }
+                        Step::Call => {
+                            if let Some(caller) = out.caller.take() {
+                                let args = &self.inbound.body()[Call::HEAD..];
+                                calls.submit(shard, &caller, args, now);
+                            }
+                        }
+                        Step::Nothing => {}
                         Step::HandOff(shard) => {
                             let mut again = vec![0; HEADER_LEN];
                             again.extend_from_slice(self.inbound.body());
@@ -290,8 +352,31 @@ impl Connection {
         }
     }
 
+    /// Puts a short answer with those that are sent next; false if it is not short.
+    fn keep(&mut self, out: &mut Out<MemfdBacking>) -> bool {
+        let len: usize = out.spans.iter().map(|span| span.len as usize).sum();
+        if len + out.payload.len() > KEPT_MAX || !out.descriptors.is_empty() {
+            return false;
+        }
+        self.replies.extend_from_slice(&out.frame);
+        self.replies.extend_from_slice(&out.payload);
+        for span in out.spans.drain(..) {
+            let start = self.replies.len();
+            self.replies.resize(start + span.len as usize, 0);
+            let memory = span.extent.mem();
+            memory.read(span.at, &mut self.replies[start..]);
+        }
+        true
+    }
+
     /// Takes what the shard wants sent; buffers change places, so that none is allocated anew.
     fn queue(&mut self, out: &mut Out<MemfdBacking>) {
+        if !self.replies.is_empty() {
+            // Answers to what was asked before go first.
+            self.replies.extend_from_slice(&out.frame);
+            std::mem::swap(&mut self.replies, &mut out.frame);
+            self.replies.clear();
+        }
         let o = &mut self.outgoing;
         std::mem::swap(&mut o.frame, &mut out.frame);
         std::mem::swap(&mut o.payload, &mut out.payload);

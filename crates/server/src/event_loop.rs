@@ -5,6 +5,7 @@
 //! one turn of bulk. With nothing to do the loop spins for a bounded time before it sleeps: waking
 //! a sleeping CPU costs more than everything else a request needs.
 
+use crate::calls::{CALLS_BATCH, Calls};
 use crate::connection::{Connection, HEAD_READ, Turn};
 use crate::segment::MemfdBacking;
 use muninn_policy::wrr::{Weights, Wrr};
@@ -105,6 +106,8 @@ pub struct EventLoop {
     options: LoopOptions,
     awake: Option<LatencyGuard>,
     scratch: Box<[u8; HEAD_READ]>,
+    /// Connections to which calls have just been answered.
+    answered: Vec<ConnId>,
 }
 
 impl EventLoop {
@@ -136,11 +139,12 @@ impl EventLoop {
             options,
             awake: None,
             scratch: Box::new([0; HEAD_READ]),
+            answered: Vec::new(),
         })
     }
 
-    /// Runs until told to stop.
-    pub fn run(mut self) {
+    /// Runs until told to stop, and calls with it.
+    pub fn run(mut self, mut calls: Calls) {
         let lease = self.shard.shared().config.lease;
         let tick = Nanos((lease.0 / 8).clamp(10_000_000, 250_000_000));
         let mut events = Events::default();
@@ -153,10 +157,10 @@ impl EventLoop {
                 turns = 0;
                 let spinning = now.saturating_sub(idle_since) < Nanos::from(self.options.spin);
                 let busy = !self.ready.is_empty() || !self.retry.is_empty();
-                let wait = if busy || spinning {
-                    Duration::ZERO
-                } else {
-                    next_tick.saturating_sub(now).into()
+                let wait = match calls.pace() {
+                    _ if busy || spinning => Duration::ZERO,
+                    Some(pace) => pace,
+                    None => next_tick.saturating_sub(now).into(),
                 };
                 match self.epoll.wait(&mut events, Some(wait)) {
                     Ok(0) if busy => {}
@@ -174,7 +178,7 @@ impl EventLoop {
                 }
             }
             if let Some(turn) = self.ready.next() {
-                let moved = self.serve(turn.item, turn.budget, now);
+                let moved = self.serve(&mut calls, turn.item, turn.budget, now);
                 self.ready.charge(turn.class, Bytes(moved as u64));
                 // A long turn may have let something urgent arrive.
                 turns += if moved > HEAD_READ {
@@ -186,8 +190,42 @@ impl EventLoop {
                     idle_since = now;
                 }
             }
+            // Calls of several connections are run together, but nobody waits for more to come.
+            let all_in = self.ready.is_empty() || calls.fresh() >= CALLS_BATCH;
+            if all_in && !calls.is_idle() {
+                self.run_calls(&mut calls, now);
+            }
         }
-        self.say_goodbye();
+        self.say_goodbye(&mut calls);
+    }
+
+    /// Lets calls run for a bounded time and sends what has ended.
+    fn run_calls(&mut self, calls: &mut Calls, now: Nanos) {
+        let mut answered = std::mem::take(&mut self.answered);
+        let connections = &mut self.connections;
+        calls.run(&mut self.shard, now, &mut |conn, frames| {
+            if let Some(connection) = connections.get_mut(&conn) {
+                connection.answer(frames);
+                if answered.last() != Some(&conn) {
+                    answered.push(conn);
+                }
+            }
+        });
+        for id in answered.drain(..) {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                continue;
+            };
+            match connection.send_answers() {
+                Turn::Close => {
+                    self.shard.closed(id);
+                    self.connections.remove(&id);
+                }
+                Turn::Blocked => self.watch(id, true),
+                Turn::More => self.enqueue(id),
+                _ => {}
+            }
+        }
+        self.answered = answered;
     }
 
     fn note_ready(&mut self, events: &Events) {
@@ -210,7 +248,7 @@ impl EventLoop {
         }
     }
 
-    fn serve(&mut self, id: ConnId, budget: Bytes, now: Nanos) -> usize {
+    fn serve(&mut self, calls: &mut Calls, id: ConnId, budget: Bytes, now: Nanos) -> usize {
         let Some(connection) = self.connections.get_mut(&id) else {
             return 0;
         };
@@ -218,6 +256,7 @@ impl EventLoop {
         let (moved, turn) = connection.serve(
             &mut self.shard,
             &mut self.out,
+            calls,
             &mut self.scratch,
             budget.0 as usize,
             now,
@@ -384,6 +423,11 @@ impl EventLoop {
             return;
         }
         let equal = self.options.weights == Weights::equal();
+        if let Ok(peer) = handed.stream.peer_credentials()
+            && handed.stream.is_unix()
+        {
+            self.shard.comes_from(id, peer.pid);
+        }
         let mut connection = Connection::new(id, handed.stream, handed.peer, !equal);
         let has_bytes = !handed.bytes.is_empty();
         connection.preload(handed.bytes);
@@ -394,7 +438,7 @@ impl EventLoop {
     }
 
     /// Tells every session that the server ends, as far as their sockets take it at once.
-    fn say_goodbye(&mut self) {
+    fn say_goodbye(&mut self, calls: &mut Calls) {
         self.shard.notify(Notice::Stopping, &mut self.out);
         let now = clock::now();
         for (id, notice) in std::mem::take(&mut self.out.notices) {
@@ -404,6 +448,7 @@ impl EventLoop {
                 connection.serve(
                     &mut self.shard,
                     &mut self.out,
+                    calls,
                     &mut self.scratch,
                     budget,
                     now,

@@ -5,13 +5,19 @@
 //! `muninn_proto::server`; here are its threads (event loops, a wiper, metrics), its sockets and
 //! its memory.
 
+mod agents;
+mod calls;
 mod connection;
 mod event_loop;
 mod metrics;
 mod segment;
 
+pub use agents::{AgentLimits, AgentReport};
+pub use calls::{CALLS_MAX, CallFactory, CallHost, OnEnd};
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
 
+use agents::AgentHost;
+use calls::{Around, Calls};
 use event_loop::{EventLoop, LoopOptions, Mailbox};
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
@@ -50,8 +56,12 @@ pub struct ServerConfig {
     pub huge: HugePages,
     /// Keep CPUs from sleeping while there are sessions.
     pub keep_awake: bool,
+    /// Agents of managed heaps; none are run without.
+    pub agents: Option<AgentLimits>,
     /// Bind event loops to this CPU and those after it.
     pub cpu: Option<usize>,
+    /// Who runs functions for clients; None: nobody does.
+    pub calls: Option<Arc<dyn CallFactory>>,
 }
 
 impl Default for ServerConfig {
@@ -73,7 +83,9 @@ impl Default for ServerConfig {
             prealloc: false,
             huge: HugePages::Auto,
             keep_awake: true,
+            agents: Some(AgentLimits::default()),
             cpu: None,
+            calls: None,
         }
     }
 }
@@ -114,6 +126,7 @@ pub struct Server {
     wiper: Option<JoinHandle<()>>,
     addresses: Vec<Address>,
     metrics: Option<SocketAddr>,
+    agents: Option<Arc<AgentHost>>,
 }
 
 fn is_local(address: &Address) -> bool {
@@ -193,7 +206,7 @@ impl Server {
             pool,
             SharedConfig {
                 name: ShortText::lossy(&config.name, 64),
-                key: config.key,
+                key: config.key.clone(),
                 lease: Nanos::from(config.lease),
                 max_sessions: config.max_sessions,
                 uid: muninn_sys::proc::own_uid(),
@@ -202,6 +215,9 @@ impl Server {
             clock::now(),
         );
 
+        shared
+            .services
+            .surround(Arc::new(Around(config.calls.clone())));
         let start = |errno: rustix::io::Errno| ServerError::Start(errno.into());
         let mailboxes: Result<Vec<Mailbox>, _> =
             (0..config.threads).map(|_| Mailbox::new()).collect();
@@ -215,7 +231,14 @@ impl Server {
             wiper: None,
             addresses,
             metrics: metrics_address,
+            agents: config
+                .agents
+                .map(|limits| Arc::new(AgentHost::new(config.key, limits))),
         };
+        if let Some(host) = &server.agents {
+            // Set once, before any loop runs.
+            let _ = shared.agents.set(Arc::clone(host) as _);
+        }
         let options = LoopOptions {
             spin: config.spin,
             weights: config.weights,
@@ -228,6 +251,7 @@ impl Server {
             let listeners = listeners.take().unwrap_or_default();
             let cpu = config.cpu.map(|first| first + index);
             let mailboxes = Arc::clone(&mailboxes);
+            let factory = config.calls.clone();
             let event_loop =
                 EventLoop::new(index, shard, listeners, mailboxes, options).map_err(start)?;
             let thread = spawn(&format!("muninn-loop-{index}"), move || {
@@ -235,7 +259,8 @@ impl Server {
                     // A CPU that is not there leaves the loop unbound.
                     let _ = affinity::pin(Thread::Current, cpu);
                 }
-                event_loop.run();
+                let host = factory.map(|factory| factory.host(index));
+                event_loop.run(Calls::new(host));
             })?;
             server.threads.push(thread);
         }
@@ -266,6 +291,13 @@ impl Server {
     /// The text that the metrics port serves.
     pub fn metrics(&self) -> String {
         metrics::render(&self.shared)
+    }
+
+    /// How the agents of managed heaps are doing.
+    pub fn agents(&self) -> Vec<AgentReport> {
+        self.agents
+            .as_ref()
+            .map_or_else(Vec::new, |host| host.reports())
     }
 
     /// Asks sessions to move away within this time, or no longer (None).
@@ -301,6 +333,9 @@ impl Server {
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so already.
             let _ = thread.join();
+        }
+        if let Some(agents) = self.agents.take() {
+            agents.stop();
         }
     }
 }

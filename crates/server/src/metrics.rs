@@ -44,6 +44,24 @@ pub fn render(shared: &Shared<MemfdBacking>) -> String {
         "Largest grant to be had now.",
         status.largest_free_bytes,
     );
+    let agents = shared.agents.get().map(|agents| agents.totals());
+    let agents = agents.unwrap_or_default();
+    gauge("agents", "Agents of managed heaps.", agents.agents);
+    gauge(
+        "agent_served_bytes",
+        "Memory of managed heaps that agents serve.",
+        agents.served_bytes,
+    );
+    gauge(
+        "agent_metadata_bytes",
+        "Memory of the agents themselves.",
+        agents.metadata_bytes,
+    );
+    gauge(
+        "agent_cpu_ms",
+        "CPU time of the agents that run.",
+        agents.cpu_ms,
+    );
     gauge("sessions", "Sessions.", u64::from(status.sessions));
     gauge("grants", "Grants.", u64::from(status.grants));
     gauge("connections", "Connections.", u64::from(status.connections));

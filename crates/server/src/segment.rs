@@ -1,9 +1,9 @@
 //! Segments of real memory: a memory file each, mapped by the server and, for sessions that map
 //! memory, by their client.
 //!
-//! The server touches a segment's memory only for sessions over tcp, whose segments no client has;
-//! what a client can map is wiped and revoked through its descriptor alone, so a client that cuts
-//! the file short hurts nobody but itself.
+//! The server touches a segment's memory only for sessions over tcp, whose segments no client has,
+//! and for services, whose segments nobody can cut; what else a client can map is wiped and revoked
+//! through its descriptor alone, so a client that cuts the file short hurts nobody but itself.
 
 use muninn_proto::server::{Backing, SegmentMemory};
 use muninn_sys::memory::{HugeAdvice, Mapping, Memfd, MemoryError, Seals};
@@ -40,6 +40,8 @@ pub struct MemfdSegment {
     map: Mapping,
     bytes: Bytes,
     prealloc: bool,
+    /// Cannot be cut: whoever has it mapped keeps what was there, and nothing new comes to it.
+    lasting: bool,
 }
 
 fn to_io(error: MemoryError) -> io::Error {
@@ -50,13 +52,23 @@ impl Backing for MemfdBacking {
     type Segment = MemfdSegment;
 
     fn create(&self, id: SegmentId, bytes: Bytes) -> io::Result<MemfdSegment> {
+        self.make(id, bytes, Seals::Revocable)
+    }
+
+    fn create_lasting(&self, id: SegmentId, bytes: Bytes) -> io::Result<MemfdSegment> {
+        self.make(id, bytes, Seals::SizeForGood)
+    }
+}
+
+impl MemfdBacking {
+    fn make(&self, id: SegmentId, bytes: Bytes, seals: Seals) -> io::Result<MemfdSegment> {
         let name = format!("muninn-{id}");
         let file = match self.huge {
             HugePages::Required => Memfd::create_hugetlb(&name, bytes),
             _ => Memfd::create(&name, bytes),
         }
         .map_err(to_io)?;
-        file.seal(Seals::Revocable).map_err(to_io)?;
+        file.seal(seals).map_err(to_io)?;
         if self.prealloc {
             file.reserve(0, bytes).map_err(to_io)?;
         }
@@ -81,6 +93,7 @@ impl Backing for MemfdBacking {
             map,
             bytes,
             prealloc: self.prealloc,
+            lasting: seals != Seals::Revocable,
         })
     }
 }
@@ -160,6 +173,9 @@ impl SegmentMemory for MemfdSegment {
     }
 
     fn revoke(&self) {
+        if self.lasting {
+            return;
+        }
         // Whoever still has it mapped gets an error instead of zeros or someone else's bytes.
         self.file
             .resize(Bytes::ZERO)

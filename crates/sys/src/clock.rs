@@ -31,6 +31,12 @@ pub fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// How long the calling thread has run on a CPU.
+pub fn thread_cpu() -> Nanos {
+    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
 /// A clock that a test moves. Clones show the same time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock {

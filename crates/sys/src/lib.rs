@@ -9,6 +9,7 @@
 compile_error!("muninn-sys is written for Linux on x86-64");
 
 pub mod affinity;
+pub mod alt_stack;
 pub mod cgroup;
 pub mod child;
 pub mod clock;

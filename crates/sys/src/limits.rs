@@ -1,10 +1,11 @@
-//! Limits of this process: open files, locked memory.
+//! Limits of this process: open files, locked memory, memory of its own.
 //!
 //! A server needs a descriptor for each connection and each segment, and the usual soft limit of
 //! 1,024 is there for programs that use `select`, which we do not. Invariant: only soft limits are
-//! changed, and never lowered. Known limit: a hard limit can be raised by root only; the errors say
+//! changed, and none is lowered but that of the process's own memory. Known limit: a hard limit can be raised by root only; the errors say
 //! how.
 
+use muninn_types::Bytes;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -53,6 +54,22 @@ pub fn raise_open_files() -> Result<Limit, LimitError> {
     };
     setrlimit(Resource::Nofile, wanted).map_err(LimitError)?;
     Ok(limit(Limited::OpenFiles))
+}
+
+/// A limit could not be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot limit the process's own memory to {0}: {1}")]
+pub struct OwnMemoryError(Bytes, Errno);
+
+/// From now on the process gets at most this much private memory, heap and stacks included; what it
+/// maps of others does not count. An allocation beyond fails.
+pub fn limit_own_memory(most: Bytes) -> Result<(), OwnMemoryError> {
+    let hard = getrlimit(Resource::Data).maximum;
+    let wanted = Rlimit {
+        current: Some(most.0),
+        maximum: hard,
+    };
+    setrlimit(Resource::Data, wanted).map_err(|errno| OwnMemoryError(most, errno))
 }
 
 #[cfg(test)]

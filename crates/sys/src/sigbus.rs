@@ -10,6 +10,7 @@
 //! Known limit: a runtime that installs its own handler *later* without passing on hides ours;
 //! [`is_active`] tells.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -35,6 +36,19 @@ struct Previous(libc::sigaction);
 
 static PREVIOUS: OnceLock<Result<Previous, i32>> = OnceLock::new();
 static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+thread_local! {
+    /// Whether the touch that is being resolved on this thread is a write.
+    static IS_WRITE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Bit of the page-fault error code that the kernel saves with the registers: a write.
+const FAULT_WRITE: i64 = 2;
+
+/// For a resolver, while it runs: whether the touch is a write.
+pub fn touch_is_write() -> bool {
+    IS_WRITE.get()
+}
 
 /// Installs the handler if that has not been done yet. Cheap when it has.
 pub fn install() -> Result<(), SigbusError> {
@@ -119,6 +133,9 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut c
             let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(resolver) };
             // SAFETY: a fault carries an address.
             let addr = unsafe { (*info).si_addr() }.addr();
+            // SAFETY: as above, the saved registers of this thread.
+            let error = unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] };
+            IS_WRITE.set(error & FAULT_WRITE != 0);
             if resolver(addr) {
                 return;
             }

@@ -30,6 +30,7 @@ id!(/** One page inside a grant, counted from its start. */ Slot(u32), "slot-");
 id!(/** A connection as its server numbers it. */ ConnId(u64), "c");
 id!(/** A connection of a session as its client numbers it; 0 carries control. */ LaneId(u8), "lane-");
 id!(/** A request of a session; never used twice, so a repeated request is recognised. */ Tag(u64), "t");
+id!(/** Memory of a server that several sessions share, and the functions that run on it. */ ServiceId(u64), "svc-");
 id!(/** A page of a program, counted from address 0. */ PageNo(u64), "page-0x");
 
 impl PageNo {

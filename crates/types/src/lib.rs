@@ -14,7 +14,9 @@ mod time;
 
 pub use class::{Class, ClassError, LaneKind};
 pub use duration::{ParseDurationError, format_duration, parse_duration};
-pub use ids::{ConnId, GrantId, LaneId, PageNo, SegmentId, ServerId, SessionId, Slot, Tag};
+pub use ids::{
+    ConnId, GrantId, LaneId, PageNo, SegmentId, ServerId, ServiceId, SessionId, Slot, Tag,
+};
 pub use rng::SplitMix64;
 pub use size::{Bytes, LocalSize, PAGE_SHIFT, PAGE_SIZE, ParseSizeError, Percent};
 pub use time::Nanos;

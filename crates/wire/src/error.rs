@@ -1,7 +1,7 @@
 //! Refusals: a number on the wire, two details, and a sentence for a person.
 
 use crate::codec::{DecodeError, Reader, ShortText, Writer};
-use muninn_types::{Bytes, GrantId};
+use muninn_types::{Bytes, GrantId, ServiceId};
 use std::fmt;
 
 macro_rules! codes {
@@ -61,6 +61,26 @@ codes! {
     TryAgain = 24 / "try-again",
     Stopping = 25 / "stopping",
     TooManyObservers = 26 / "too-many-observers",
+    /// Details: the version here (0: there is none of that name), the version asked for.
+    NoWic = 27 / "no-wic",
+    /// Detail: the service.
+    NoService = 28 / "no-service",
+    /// Details: bytes and locks of the service that has the name already.
+    ServiceDiffers = 29 / "service-differs",
+    /// Detail: the limit.
+    TooManyServices = 30 / "too-many-services",
+    /// The function ended with an error of its own. Details: which, and what about.
+    WicFailed = 31 / "wic-failed",
+    /// Detail: 1 if it had begun, and so may have changed something.
+    CallDeadline = 32 / "call-deadline",
+    /// Detail: the limit.
+    TooManyCalls = 33 / "too-many-calls",
+    /// The side that the function's memory lies at is gone. Detail: 1 if the call had begun.
+    UpstreamLost = 34 / "upstream-lost",
+    /// The server runs no agents of managed heaps.
+    NoAgent = 35 / "no-agent",
+    /// The agent could not do it; the remark says why.
+    AgentRefused = 36 / "agent-refused",
 }
 
 /// A refusal as it travels: the code, two details and a remark.
@@ -235,6 +255,44 @@ impl fmt::Display for Refusal {
                 self.a
             ),
             ErrorCode::Stopping => write!(f, "the server is stopping"),
+            ErrorCode::NoWic if self.a == 0 => write!(
+                f,
+                "the server has no function of that name: start one that was built with it"
+            ),
+            ErrorCode::NoWic => write!(
+                f,
+                "the server has version {} of the function, this client asks for {}: build both \
+                 from the same source",
+                self.a, self.b
+            ),
+            ErrorCode::NoService => write!(
+                f,
+                "the session is not tied to {}: open it first",
+                ServiceId(self.a)
+            ),
+            ErrorCode::ServiceDiffers => write!(
+                f,
+                "a service of that name is there with {a} and {} locks: open it with the same, or \
+                 choose another name",
+                self.b
+            ),
+            ErrorCode::TooManyServices => {
+                write!(f, "there are {} services, as many as may be", self.a)
+            }
+            ErrorCode::WicFailed => write!(f, "the function failed"),
+            ErrorCode::CallDeadline if self.a == 0 => {
+                write!(f, "the call's time was over before it began")
+            }
+            ErrorCode::CallDeadline => write!(
+                f,
+                "the call's time was over while it ran; it may have changed something"
+            ),
+            ErrorCode::TooManyCalls => {
+                write!(f, "{} calls are under way, as many as may be", self.a)
+            }
+            ErrorCode::UpstreamLost => write!(f, "the server that keeps the memory is lost"),
+            ErrorCode::NoAgent => write!(f, "the server runs no agents of managed heaps"),
+            ErrorCode::AgentRefused => write!(f, "the heap's agent refused"),
         }?;
         if !self.remark.as_str().is_empty() {
             write!(f, " ({})", self.remark)?;

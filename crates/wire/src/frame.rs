@@ -51,10 +51,17 @@ kinds! {
     Adopt = 8,
     Status = 9,
     Drain = 10,
+    Open = 11,
+    Close = 12,
+    Resolve = 13,
+    Note = 14,
+    /// For the agent of a managed heap.
+    Agent = 15,
     Read = 16,
     Write = 17,
     CompareSwap = 18,
     FetchAdd = 19,
+    Call = 20,
     /// From the server, unasked.
     Notice = 32,
     HelloReply = 0x81,
@@ -67,10 +74,16 @@ kinds! {
     AdoptReply = 0x88,
     StatusReply = 0x89,
     DrainReply = 0x8a,
+    OpenReply = 0x8b,
+    CloseReply = 0x8c,
+    ResolveReply = 0x8d,
+    NoteReply = 0x8e,
+    AgentReply = 0x8f,
     ReadReply = 0x90,
     WriteReply = 0x91,
     CompareSwapReply = 0x92,
     FetchAddReply = 0x93,
+    CallReply = 0x94,
 }
 
 impl Kind {
@@ -89,11 +102,17 @@ impl Kind {
         )
     }
     /// Whether doing it twice is the same as doing it once. What is not must be recognised by its
-    /// tag when a client repeats it after a cut.
+    /// tag when a client repeats it after a cut. A call says for itself what it is.
     pub const fn is_idempotent(self) -> bool {
         matches!(
             self,
-            Kind::Read | Kind::Write | Kind::Heartbeat | Kind::Status | Kind::Goodbye
+            Kind::Read
+                | Kind::Write
+                | Kind::Heartbeat
+                | Kind::Status
+                | Kind::Goodbye
+                | Kind::Resolve
+                | Kind::Note
         )
     }
 }

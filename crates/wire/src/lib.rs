@@ -1,4 +1,4 @@
-//! The messages of the Muninn protocol, version 1, byte by byte as `docs/PROTOCOL.md` has them.
+//! The messages of the Muninn protocol, version 2, byte by byte as `docs/PROTOCOL.md` has them.
 //!
 //! A frame is a fixed 32-byte header, a small body and, for data, a payload. Everything is
 //! little-endian. Decoding never panics and never allocates from a length it has not checked: a
@@ -10,6 +10,7 @@ mod error;
 mod frame;
 mod message;
 mod seg;
+mod service;
 mod status;
 
 pub use codec::{DecodeError, ShortText};
@@ -20,10 +21,11 @@ pub use message::{
     Transport, Welcome, decode_adopted, decode_old_value,
 };
 pub use seg::{Seg, Segs};
-pub use status::{ClassTraffic, ServerStatus, SessionStatus, StatusPage};
+pub use service::{Call, Called, MAX_ARGS, MAX_LOCKS, Opening, ServiceInfo, place_of};
+pub use status::{ClassTraffic, ServerStatus, ServiceStatus, SessionStatus, StatusPage};
 
 /// Version of the protocol. A peer of another version is refused in the hello.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 32;
 /// The most segments a scatter-gather request may name.
@@ -36,6 +38,8 @@ pub const MAX_BODY: usize = MAX_SEGS * Seg::LEN;
 pub const MAX_GRANTS: usize = 64;
 /// The longest client name.
 pub const MAX_NAME: usize = 64;
+/// The longest name of a function.
+pub const MAX_WIC_NAME: usize = 128;
 /// Bytes of a nonce, a ticket, a proof.
 pub const NONCE_LEN: usize = 16;
 pub const TICKET_LEN: usize = 16;

@@ -3,8 +3,9 @@
 use crate::codec::{DecodeError, Reader, ShortText, Writer};
 use crate::frame::{Header, Kind, seal_frame};
 use crate::seg::{Seg, Segs};
-use crate::{HEADER_LEN, MAX_GRANTS, MAX_NAME, NONCE_LEN, PROOF_LEN, TICKET_LEN};
-use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, SessionId, Tag};
+use crate::service::{Call, Opening};
+use crate::{HEADER_LEN, MAX_GRANTS, MAX_NAME, MAX_WIC_NAME, NONCE_LEN, PROOF_LEN, TICKET_LEN};
+use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, ServiceId, SessionId, Tag};
 
 /// How a session reaches the server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -338,6 +339,8 @@ pub enum Request<'a> {
     Drain {
         deadline_ms: u64,
     },
+    /// For the agent of a managed heap: its own language.
+    Agent(&'a [u8]),
     Read(Segs<'a>),
     Write(Segs<'a>),
     CompareSwap {
@@ -351,6 +354,20 @@ pub enum Request<'a> {
         offset: u32,
         add: u64,
     },
+    Open(Opening),
+    Close {
+        service: ServiceId,
+    },
+    /// The number of a function, by which it is called.
+    Resolve {
+        name: ShortText,
+        version: u32,
+    },
+    /// What `status` is to show of this session.
+    Note {
+        text: ShortText,
+    },
+    Call(Call<'a>),
 }
 
 impl<'a> Request<'a> {
@@ -374,6 +391,7 @@ impl<'a> Request<'a> {
             Kind::Drain => Request::Drain {
                 deadline_ms: r.u64()?,
             },
+            Kind::Agent => Request::Agent(r.rest()),
             Kind::Read => Request::Read(Segs::decode(r.rest())?),
             Kind::Write => Request::Write(Segs::decode(r.rest())?),
             Kind::CompareSwap => Request::CompareSwap {
@@ -387,6 +405,18 @@ impl<'a> Request<'a> {
                 offset: r.u32()?,
                 add: r.u64()?,
             },
+            Kind::Open => Request::Open(Opening::read(&mut r)?),
+            Kind::Close => Request::Close {
+                service: ServiceId(r.u64()?),
+            },
+            Kind::Resolve => Request::Resolve {
+                name: r.text(MAX_WIC_NAME)?,
+                version: r.u32()?,
+            },
+            Kind::Note => Request::Note {
+                text: r.text(ShortText::MAX)?,
+            },
+            Kind::Call => Request::Call(Call::read(&mut r)?),
             reply => return Err(DecodeError::Kind(reply as u8)),
         };
         r.end()?;
@@ -412,10 +442,16 @@ impl<'a> Request<'a> {
             Request::Adopt { .. } => Kind::Adopt,
             Request::Status { .. } => Kind::Status,
             Request::Drain { .. } => Kind::Drain,
+            Request::Agent(_) => Kind::Agent,
             Request::Read(_) => Kind::Read,
             Request::Write(_) => Kind::Write,
             Request::CompareSwap { .. } => Kind::CompareSwap,
             Request::FetchAdd { .. } => Kind::FetchAdd,
+            Request::Open(_) => Kind::Open,
+            Request::Close { .. } => Kind::Close,
+            Request::Resolve { .. } => Kind::Resolve,
+            Request::Note { .. } => Kind::Note,
+            Request::Call(_) => Kind::Call,
         }
     }
 
@@ -446,6 +482,9 @@ impl<'a> Request<'a> {
             Request::Drain { deadline_ms } => {
                 w.u64(*deadline_ms);
             }
+            Request::Agent(body) => {
+                w.bytes(body);
+            }
             Request::Read(segs) | Request::Write(segs) => {
                 for seg in segs.iter() {
                     w.bytes(&seg.encode());
@@ -465,6 +504,17 @@ impl<'a> Request<'a> {
             Request::FetchAdd { grant, offset, add } => {
                 w.u64(grant.0).u32(*offset).u64(*add);
             }
+            Request::Open(opening) => opening.write(&mut w),
+            Request::Close { service } => {
+                w.u64(service.0);
+            }
+            Request::Resolve { name, version } => {
+                w.text(name).u32(*version);
+            }
+            Request::Note { text } => {
+                w.text(text);
+            }
+            Request::Call(call) => call.write(&mut w),
         }
         seal_frame(
             &mut out[start..],

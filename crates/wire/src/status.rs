@@ -29,6 +29,21 @@ pub struct ServerStatus {
     pub traffic: [ClassTraffic; Class::COUNT],
     /// Refusals by reason, those that happened.
     pub refusals: Vec<(ShortText, u64)>,
+    pub services: Vec<ServiceStatus>,
+}
+
+/// A service, and what was done with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceStatus {
+    pub name: ShortText,
+    pub bytes: u64,
+    pub sessions: u32,
+    pub locks: u32,
+    pub locks_held: u32,
+    /// Calls run here, those that failed, and accesses they made.
+    pub calls: u64,
+    pub failed: u64,
+    pub accesses: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +59,8 @@ pub struct SessionStatus {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub lease_left_ms: u64,
+    /// What the client said of itself: where its functions run, and why.
+    pub note: ShortText,
 }
 
 /// One page of a status: the server, and the sessions after a given one.
@@ -57,10 +74,12 @@ pub struct StatusPage {
 
 impl StatusPage {
     /// The most sessions in a page; the rest comes with the next one. Keeps a page within a payload.
-    pub const MAX_SESSIONS: usize = 512;
+    pub const MAX_SESSIONS: usize = 256;
     const MAX_REFUSALS: usize = 128;
+    /// The most services of a server.
+    pub const MAX_SERVICES: usize = 64;
 
-    /// Encodes as a payload. A session takes at most 380 bytes, so a full page fits a payload.
+    /// Encodes as a payload. A session takes at most 640 bytes, so a full page fits a payload.
     pub fn encode(&self, payload: &mut Vec<u8>) {
         let s = &self.server;
         let mut w = Writer(payload);
@@ -82,6 +101,16 @@ impl StatusPage {
         for (reason, count) in &s.refusals {
             w.text(reason).u64(*count);
         }
+        w.u16(s.services.len() as u16);
+        for service in &s.services {
+            w.text(&service.name)
+                .u64(service.bytes)
+                .u32(service.sessions);
+            w.u32(service.locks).u32(service.locks_held);
+            w.u64(service.calls)
+                .u64(service.failed)
+                .u64(service.accesses);
+        }
         w.u16(self.sessions.len() as u16);
         for session in &self.sessions {
             w.u64(session.id.0)
@@ -93,7 +122,9 @@ impl StatusPage {
             w.u64(session.granted_bytes)
                 .u64(session.requests)
                 .u64(session.bytes_in);
-            w.u64(session.bytes_out).u64(session.lease_left_ms);
+            w.u64(session.bytes_out)
+                .u64(session.lease_left_ms)
+                .text(&session.note);
         }
         w.u64(self.next.map_or(0, |id| id.0));
     }
@@ -128,6 +159,22 @@ impl StatusPage {
         for _ in 0..refusals {
             server.refusals.push((r.text(ShortText::MAX)?, r.u64()?));
         }
+        let services = usize::from(r.u16()?);
+        if services > Self::MAX_SERVICES {
+            return Err(DecodeError::Value);
+        }
+        for _ in 0..services {
+            server.services.push(ServiceStatus {
+                name: r.text(ShortText::MAX)?,
+                bytes: r.u64()?,
+                sessions: r.u32()?,
+                locks: r.u32()?,
+                locks_held: r.u32()?,
+                calls: r.u64()?,
+                failed: r.u64()?,
+                accesses: r.u64()?,
+            });
+        }
         let count = usize::from(r.u16()?);
         if count > Self::MAX_SESSIONS {
             return Err(DecodeError::Value);
@@ -146,6 +193,7 @@ impl StatusPage {
                 bytes_in: r.u64()?,
                 bytes_out: r.u64()?,
                 lease_left_ms: r.u64()?,
+                note: r.text(ShortText::MAX)?,
             });
         }
         let next = Some(SessionId(r.u64()?)).filter(|id| id.0 != 0);

@@ -1,6 +1,6 @@
 //! What is encoded decodes to the same, and no bytes at all make the decoder panic.
 
-use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, SessionId, Tag};
+use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, ServiceId, SessionId, Tag};
 use muninn_wire::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -70,11 +70,37 @@ proptest! {
             Request::Adopt { ticket },
             Request::Status { after: SessionId(a) },
             Request::Drain { deadline_ms: b },
+            Request::Agent(&proof),
             Request::CompareSwap { grant, offset, expect: b, new: c },
             Request::FetchAdd { grant, offset, add: b },
+            Request::Close { service: ServiceId(a) },
+            Request::Open(Opening::Guest(ServiceId(b))),
+            Request::Call(Call {
+                service: ServiceId(a),
+                wic: offset,
+                deadline_us: offset,
+                idempotent: a & 1 == 1,
+                args: &proof,
+            }),
         ] {
             through_the_wire(&request)?;
         }
+    }
+
+    #[test]
+    fn services(name in "[a-z]{1,64}", a: u64, locks in 0..=MAX_LOCKS, version: u32) {
+        let name = ShortText::lossy(&name, MAX_NAME);
+        through_the_wire(&Request::Open(Opening::Named { name: name.clone(), bytes: a, locks }))?;
+        through_the_wire(&Request::Resolve { name: name.clone(), version })?;
+        through_the_wire(&Request::Note { text: name })?;
+        let info = ServiceInfo { service: ServiceId(a), bytes: 1 << 30, shift: 12, locks, base: 1 << 20 };
+        let mut body = Vec::new();
+        info.encode(&mut body);
+        prop_assert_eq!(ServiceInfo::decode(&body).unwrap(), info);
+        body.clear();
+        let called = Called { accesses: version, took_ns: locks, reply: b"done" };
+        called.encode(&mut body);
+        prop_assert_eq!(Called::decode(&body).unwrap(), called);
     }
 
     #[test]
@@ -139,7 +165,12 @@ proptest! {
         let session = SessionStatus { id: SessionId(n), name: name.clone(), requests: n, ..Default::default() };
         let mut page = StatusPage { sessions: vec![session; count], next: Some(SessionId(n | 1)), ..Default::default() };
         page.server.name = name.clone();
-        page.server.refusals = vec![(name, n)];
+        let service = ServiceStatus {
+        name: ShortText::new(&"s".repeat(MAX_NAME)).unwrap(),
+        ..ServiceStatus::default()
+    };
+    page.server.services = vec![service; StatusPage::MAX_SERVICES];
+    page.server.refusals = vec![(name, n)];
         page.server.traffic[3].bytes_in = n;
         let mut payload = Vec::new();
         page.encode(&mut payload);
@@ -163,6 +194,7 @@ proptest! {
         let _ = (Hello::decode(&body), Challenge::decode(&body), Welcome::decode(&body));
         let _ = (GrantInfo::decode(&body), decode_adopted(&body), decode_old_value(&body));
         let _ = (Notice::decode(&body), DrainReport::decode(&body), StatusPage::decode(&body));
+        let _ = (ServiceInfo::decode(&body), Called::decode(&body));
         let _ = (Segs::decode(&body), GrantList::decode(&body), Refusal::decode(ErrorCode::Internal, &body));
     }
 }
@@ -171,6 +203,7 @@ proptest! {
 fn a_full_status_page_fits_a_payload() {
     let session = SessionStatus {
         name: ShortText::new(&"n".repeat(MAX_NAME)).unwrap(),
+        note: ShortText::new(&"n".repeat(255)).unwrap(),
         ..SessionStatus::default()
     };
     let sessions = vec![session; StatusPage::MAX_SESSIONS];

@@ -2,6 +2,7 @@
 
 mod program;
 
+use crate::cmd::demo_functions::{self, Functions};
 use crate::embedded::{EmbeddedServer, Scratch};
 use crate::failure::{Failure, Outcome};
 use crate::ui::{Table, print_json, print_out, progress};
@@ -40,6 +41,7 @@ struct Moved {
 #[derive(Debug, Serialize)]
 struct Report {
     servers: Vec<Moved>,
+    heap: HeapReport,
     cuts: u64,
     resumes: u64,
     wrong_after_cuts: u64,
@@ -49,6 +51,21 @@ struct Report {
     noticed_after_ms: u64,
     survivor_wrong_pages: u64,
     program: program::Program,
+    functions: Functions,
+}
+
+/// What a managed heap did.
+#[derive(Debug, Serialize)]
+struct HeapReport {
+    heap: Bytes,
+    local: Bytes,
+    objects: u64,
+    collections: u64,
+    pauses: usize,
+    pause_ms_max: f64,
+    agent_traced_objects: u64,
+    moved_bytes: u64,
+    wrong_values: u64,
 }
 
 /// Short, so that nobody has to wait long for what happens when it runs out.
@@ -73,8 +90,10 @@ pub fn run(args: &Args) -> Outcome {
     let memory = Bytes(args.data.0 * 2).max(Bytes::mib(64)).to_string();
     let shared = ["--memory", &memory, "--lease", LEASE];
     say("Two memory servers on this machine: one reached by shared memory, one by tcp.\n");
-    let near_args = ["--name", "huginn", "--socket", &socket.to_string_lossy()];
-    let near = EmbeddedServer::start(shared.iter().chain(&near_args))?;
+    let socket = socket.to_string_lossy();
+    let near_args = ["--name", "huginn", "--socket", &socket];
+    let near_args = near_args.iter().chain(&["--listen", "127.0.0.1:0"]);
+    let near = EmbeddedServer::start(shared.iter().chain(near_args))?;
     let far_args = ["--name", "muninn", "--listen", "127.0.0.1:0"];
     let mut far = EmbeddedServer::start(shared.iter().chain(&far_args))?;
     let pool_list = format!("{},{}", near.addresses()[0], far.addresses()[0]);
@@ -125,6 +144,23 @@ pub fn run(args: &Args) -> Outcome {
          lease, {wrong_after_cuts} wrong pages.\n"
     ));
 
+    // --- a managed heap whose garbage is collected where it lies
+    let heap = heap_demo(&near.addresses()[0])?;
+    say(&format!(
+        "A managed heap of {}, {} of it local: {} objects were made while {} collections ran on the \
+         server ({} pauses, the longest {:.2} ms; the agent traced {} objects and moved {}). The \
+         program found {} wrong values.\n",
+        heap.heap,
+        heap.local,
+        heap.objects,
+        heap.collections,
+        heap.pauses,
+        heap.pause_ms_max,
+        heap.agent_traced_objects,
+        Bytes(heap.moved_bytes).rounded(),
+        heap.wrong_values,
+    ));
+
     // --- what is there
     let mut observer = Observer::connect(&near.addresses()[0].parse().map_err(failed)?, &options())
         .map_err(failed)?;
@@ -161,8 +197,13 @@ pub fn run(args: &Args) -> Outcome {
     let program = program::show()?;
     say(&format!("{}\n", program.describe()));
 
+    // --- a function, here and there
+    let functions = demo_functions::show(&near)?;
+    say(&functions.describe());
+
     let report = Report {
         servers,
+        heap,
         cuts,
         resumes,
         wrong_after_cuts,
@@ -172,6 +213,7 @@ pub fn run(args: &Args) -> Outcome {
         noticed_after_ms: noticed_after.0 / 1_000_000,
         survivor_wrong_pages,
         program,
+        functions,
     };
     if args.json {
         print_json(&report);
@@ -179,8 +221,10 @@ pub fn run(args: &Args) -> Outcome {
     let wrong = report.servers.iter().map(|m| m.wrong_pages).sum::<u64>()
         + report.wrong_after_cuts
         + report.survivor_wrong_pages
+        + report.heap.wrong_values
         + u64::from(report.next_owner_saw_old_bytes)
-        + u64::from(report.program.wrong());
+        + u64::from(report.program.wrong())
+        + report.functions.wrong_replies();
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
         return Err(Failure::failed(
             "the demo found wrong bytes: this is a bug, please report it",
@@ -188,6 +232,71 @@ pub fn run(args: &Args) -> Outcome {
     }
     say("Next: muninn run --help, muninn serve --help, muninn doctor, muninn sim rack --help.");
     Ok(())
+}
+
+#[derive(muninn_heap::Managed)]
+struct Cell {
+    value: u64,
+    next: muninn_heap::Ref<Cell>,
+}
+
+/// Lists that are made, kept for a while and dropped, while agents at the server collect.
+fn heap_demo(server: &str) -> Result<HeapReport, Failure> {
+    use muninn_heap::{Heap, Plan};
+    const LISTS: u64 = 400;
+    const LENGTH: u64 = 2000;
+    const KEPT: usize = 40;
+    let pool = std::sync::Arc::new(Pool::connect(server, options()).map_err(failed)?);
+    let (heap, local) = (Bytes::mib(16), Bytes::mib(4));
+    let builder = Heap::builder().plan(Plan::Mako).heap(heap).local(local);
+    let managed = builder
+        .region(Bytes::mib(1))
+        .pool(pool)
+        .build()
+        .map_err(failed)?;
+    let mut mutator = managed.mutator().map_err(failed)?;
+    let mut kept = std::collections::VecDeque::new();
+    let mut wrong_values = 0;
+    for list in 0..LISTS {
+        let root = mutator.enter(|s| {
+            let mut head: Option<muninn_heap::Local<'_, Cell>> = None;
+            for n in 0..LENGTH {
+                head = Some(s.alloc(CellInit {
+                    value: list * LENGTH + n,
+                    next: head,
+                })?);
+            }
+            Ok(head.map(|head| s.root(&head)))
+        });
+        kept.extend(root.map_err(failed)?.map(|root| (list, root)));
+        if kept.len() > KEPT
+            && let Some((list, root)) = kept.pop_front()
+        {
+            let wrong = mutator.enter(|s| {
+                let (mut cell, mut wrong) = (Some(s.open(&root)?), 0);
+                for n in (0..LENGTH).rev() {
+                    let here = cell.as_ref().map(|cell| cell.value());
+                    wrong += u64::from(here != Some(list * LENGTH + n));
+                    cell = cell.and_then(|cell| cell.next());
+                }
+                Ok(wrong)
+            });
+            wrong_values += wrong.map_err(failed)?;
+        }
+    }
+    let stats = managed.stats();
+    let pauses = managed.pauses();
+    Ok(HeapReport {
+        heap,
+        local,
+        objects: LISTS * LENGTH,
+        collections: stats.collections,
+        pauses: pauses.len(),
+        pause_ms_max: pauses.iter().map(|p| p.length.0).max().unwrap_or(0) as f64 / 1e6,
+        agent_traced_objects: stats.agents.iter().map(|agent| agent.traced_objects).sum(),
+        moved_bytes: stats.moved.0,
+        wrong_values,
+    })
 }
 
 fn options() -> PoolOptions {

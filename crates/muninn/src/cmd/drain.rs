@@ -204,6 +204,7 @@ mod tests {
             bytes_in: 0,
             bytes_out: 0,
             lease_left_ms: 4000,
+            note: String::new(),
         }
     }
 

@@ -7,5 +7,6 @@ mod definitions;
 mod drain;
 mod keys;
 mod machine;
+mod nic;
 mod serve;
 mod status;

@@ -9,8 +9,8 @@ use super::operation::{Answer, Completion, Control, OpError, Operation, Verb};
 use crate::framing::FrameBuffer;
 use muninn_types::Tag;
 use muninn_wire::{
-    DecodeError, DrainReport, GrantInfo, Header, Kind, Notice, Refusal, StatusPage, TICKET_LEN,
-    decode_adopted, decode_old_value,
+    Called, DecodeError, DrainReport, GrantInfo, Header, Kind, Notice, Refusal, ServiceInfo,
+    StatusPage, TICKET_LEN, decode_adopted, decode_old_value,
 };
 use std::collections::VecDeque;
 
@@ -67,6 +67,8 @@ pub struct Lane<D> {
     frame: FrameBuffer,
     receiving: Receiving,
     small: Vec<u8>,
+    /// The service whose grants are arriving.
+    opened: Option<ServiceInfo>,
     done: VecDeque<Completion<D>>,
     notices: VecDeque<Notice>,
     scratch: Vec<u8>,
@@ -96,6 +98,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             frame: FrameBuffer::default(),
             receiving: Receiving::Head,
             small: Vec::new(),
+            opened: None,
             done: VecDeque::with_capacity(window),
             notices: VecDeque::new(),
             scratch: Vec::new(),
@@ -153,9 +156,13 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         let pending = self.slots[slot].as_mut()?;
         pending.sent = true;
         let operation = &pending.operation;
-        operation
-            .verb
-            .encode(operation.class, pending.tag, &mut self.scratch, head);
+        operation.verb.encode(
+            operation.class,
+            pending.tag,
+            operation.data.as_ref(),
+            &mut self.scratch,
+            head,
+        );
         let payload_len = match operation.verb {
             Verb::Write(_) => pending.total,
             _ => 0,
@@ -352,7 +359,12 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
                 return Ok(());
             }
             (Verb::Control(Control::Status { .. }), Kind::StatusReply)
-            | (Verb::Control(Control::Adopt { .. }), Kind::AdoptReply) => {
+            | (Verb::Control(Control::Adopt { .. }), Kind::AdoptReply)
+            | (Verb::Control(Control::Open(_)), Kind::OpenReply) => {
+                self.opened = match header.kind {
+                    Kind::OpenReply => Some(ServiceInfo::decode(body)?),
+                    _ => None,
+                };
                 self.frame.clear();
                 self.small.clear();
                 self.receiving = Receiving::Small {
@@ -365,6 +377,27 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
                     Ok(())
                 };
             }
+            (Verb::Call { .. }, Kind::CallReply) => {
+                let called = Called::decode(body)?;
+                let answer = Answer::Called {
+                    reply_len: called.reply.len() as u32,
+                    accesses: called.accesses,
+                    took_ns: called.took_ns,
+                };
+                let reply = called.reply.len();
+                let from = body.len() - reply;
+                if let Some(Some(pending)) = self.slots.get_mut(slot) {
+                    // Checked when it was posted: there is room for the longest reply.
+                    pending.operation.data.as_mut()[..reply].copy_from_slice(&body[from..]);
+                }
+                answer
+            }
+            (Verb::Control(Control::Resolve { .. }), Kind::ResolveReply) => {
+                let number = body.try_into().map_err(|_| DecodeError::Short)?;
+                Answer::Resolved(u32::from_le_bytes(number))
+            }
+            (Verb::Control(Control::Close { .. }), Kind::CloseReply)
+            | (Verb::Control(Control::Note { .. }), Kind::NoteReply) => Answer::Done,
             (Verb::Write(_), Kind::WriteReply)
             | (Verb::Control(Control::Goodbye), Kind::GoodbyeReply)
             | (Verb::Control(Control::Release(_)), Kind::ReleaseReply) => Answer::Done,
@@ -373,6 +406,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             (Verb::Control(Control::Grant { .. }), Kind::GrantReply) => {
                 Answer::Granted(GrantInfo::decode(body)?)
             }
+            (Verb::Control(Control::Agent(_)), Kind::AgentReply) => Answer::Agent(body.to_vec()),
             (Verb::Control(Control::Share(_)), Kind::ShareReply) => {
                 let ticket: [u8; TICKET_LEN] = body.try_into().map_err(|_| DecodeError::Short)?;
                 Answer::Ticket(ticket)
@@ -394,7 +428,9 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         let adopts = self.slots[slot]
             .as_ref()
             .is_some_and(|p| matches!(p.operation.verb, Verb::Control(Control::Adopt { .. })));
-        let answer = if adopts {
+        let answer = if let Some(info) = self.opened.take() {
+            Answer::Opened(info, decode_adopted(&self.small)?)
+        } else if adopts {
             Answer::Adopted(decode_adopted(&self.small)?)
         } else {
             Answer::Status(Box::new(StatusPage::decode(&self.small)?))

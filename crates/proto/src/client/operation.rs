@@ -3,10 +3,10 @@
 //! The data of an operation belongs to it while it is under way and comes back with its completion,
 //! so nothing is borrowed across time and nothing is allocated for each request.
 
-use muninn_types::{Class, GrantId, SessionId, Tag};
+use muninn_types::{Class, GrantId, ServiceId, SessionId, Tag};
 use muninn_wire::{
-    DecodeError, DrainReport, GrantInfo, GrantList, Refusal, Request, Seg, Segs, StatusPage,
-    TICKET_LEN,
+    Call, DecodeError, DrainReport, GrantInfo, GrantList, MAX_ARGS, Opening, Refusal, Request, Seg,
+    Segs, ServiceInfo, ShortText, StatusPage, TICKET_LEN,
 };
 
 /// A control request.
@@ -14,12 +14,33 @@ use muninn_wire::{
 pub enum Control {
     Heartbeat,
     Goodbye,
-    Grant { bytes: u64 },
+    Grant {
+        bytes: u64,
+    },
     Release(Vec<GrantId>),
     Share(Vec<GrantId>),
-    Adopt { ticket: [u8; TICKET_LEN] },
-    Status { after: SessionId },
-    Drain { deadline_ms: u64 },
+    Adopt {
+        ticket: [u8; TICKET_LEN],
+    },
+    Status {
+        after: SessionId,
+    },
+    Drain {
+        deadline_ms: u64,
+    },
+    /// For the agent of a managed heap, in its own language; at most a body long.
+    Agent(Vec<u8>),
+    Open(Opening),
+    Close {
+        service: ServiceId,
+    },
+    Resolve {
+        name: ShortText,
+        version: u32,
+    },
+    Note {
+        text: ShortText,
+    },
 }
 
 /// What to do.
@@ -39,6 +60,14 @@ pub enum Verb {
         grant: GrantId,
         offset: u32,
         add: u64,
+    },
+    /// Run a function on the operation's data, and put its reply there.
+    Call {
+        service: ServiceId,
+        wic: u32,
+        deadline_us: u32,
+        idempotent: bool,
+        args_len: u32,
     },
     Control(Control),
 }
@@ -64,6 +93,16 @@ pub enum Answer {
     Adopted(Vec<GrantInfo>),
     Report(DrainReport),
     Status(Box<StatusPage>),
+    Opened(ServiceInfo, Vec<GrantInfo>),
+    /// The number of a function.
+    Resolved(u32),
+    /// A function's reply is in the operation's data.
+    Called {
+        reply_len: u32,
+        accesses: u32,
+        took_ns: u32,
+    },
+    Agent(Vec<u8>),
 }
 
 /// Why an operation failed.
@@ -94,7 +133,17 @@ impl Verb {
             self,
             Verb::Read(_)
                 | Verb::Write(_)
-                | Verb::Control(Control::Heartbeat | Control::Goodbye | Control::Status { .. })
+                | Verb::Call {
+                    idempotent: true,
+                    ..
+                }
+                | Verb::Control(
+                    Control::Heartbeat
+                        | Control::Goodbye
+                        | Control::Status { .. }
+                        | Control::Resolve { .. }
+                        | Control::Note { .. }
+                )
         )
     }
 
@@ -111,12 +160,27 @@ impl Verb {
                 GrantList::decode(scratch).map_err(OpError::BadSegments)?;
                 Ok(0)
             }
+            // The reply may be longer than the arguments.
+            Verb::Call { args_len, .. } if *args_len as usize > MAX_ARGS => {
+                Err(OpError::BadSegments(DecodeError::BodyTooLong(*args_len)))
+            }
+            Verb::Call { .. } => Ok(MAX_ARGS),
+            Verb::Control(Control::Agent(body)) if body.len() > muninn_wire::MAX_BODY => {
+                Err(OpError::BadSegments(DecodeError::Value))
+            }
             _ => Ok(0),
         }
     }
 
     /// Appends the frame to `out`.
-    pub(super) fn encode(&self, class: Class, tag: Tag, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
+    pub(super) fn encode(
+        &self,
+        class: Class,
+        tag: Tag,
+        data: &[u8],
+        scratch: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) {
         scratch.clear();
         let checked = "segments and lists were checked when the operation was posted";
         let request = match self {
@@ -145,6 +209,19 @@ impl Verb {
                 offset: *offset,
                 add: *add,
             },
+            Verb::Call {
+                service,
+                wic,
+                deadline_us,
+                idempotent,
+                args_len,
+            } => Request::Call(Call {
+                service: *service,
+                wic: *wic,
+                deadline_us: *deadline_us,
+                idempotent: *idempotent,
+                args: &data[..*args_len as usize],
+            }),
             Verb::Control(control) => match control {
                 Control::Heartbeat => Request::Heartbeat,
                 Control::Goodbye => Request::Goodbye,
@@ -163,6 +240,14 @@ impl Verb {
                 Control::Drain { deadline_ms } => Request::Drain {
                     deadline_ms: *deadline_ms,
                 },
+                Control::Open(opening) => Request::Open(opening.clone()),
+                Control::Close { service } => Request::Close { service: *service },
+                Control::Resolve { name, version } => Request::Resolve {
+                    name: name.clone(),
+                    version: *version,
+                },
+                Control::Note { text } => Request::Note { text: text.clone() },
+                Control::Agent(body) => Request::Agent(body),
             },
         };
         request.encode(class, tag, out);

@@ -161,6 +161,7 @@ impl<B: Backing> Shard<B> {
                     bytes_out: 0.into(),
                     lease_ends: AtomicU64::new((now + config.lease).0),
                     holdings: Arc::clone(self.shared.registry.holdings()),
+                    note: Default::default(),
                 });
                 if !self
                     .shared
@@ -178,6 +179,8 @@ impl<B: Backing> Shard<B> {
                     last_seen: now,
                     mapped: Default::default(),
                     writes_under_way: 0,
+                    services: Vec::new(),
+                    process: self.conns.get(&conn).and_then(|c| c.process),
                 };
                 attach(&mut session, LaneId(0), LaneKind::Control, conn)?;
                 self.sessions.insert(id, session);
@@ -238,6 +241,20 @@ impl<B: Backing> Shard<B> {
                 out.reply(header, |b| report.encode(b));
                 Step::Reply
             }
+            Request::Agent(body) => {
+                let agents = self.shared.agents.get();
+                let answer = match agents.map(|agents| agents.call(None, body)) {
+                    Some(answer) => answer,
+                    None => Err(Refusal::new(ErrorCode::NoAgent)),
+                };
+                match answer {
+                    Ok(answer) => {
+                        out.reply(header, |b| b.extend_from_slice(&answer));
+                        Step::Reply
+                    }
+                    Err(refusal) => self.refuse(header, &refusal, out),
+                }
+            }
             _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
         }
     }
@@ -272,6 +289,7 @@ fn attach<B: Backing>(
         kind,
         conn: None,
         replay: Default::default(),
+        calls: Vec::new(),
     });
     lane.kind = kind;
     session.info.connected.store(true, Relaxed);

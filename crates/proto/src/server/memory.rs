@@ -25,6 +25,11 @@ pub trait SegmentMemory: fmt::Debug + Send + Sync + 'static {
 pub trait Backing: fmt::Debug + Send + Sync + 'static {
     type Segment: SegmentMemory;
     fn create(&self, id: SegmentId, bytes: Bytes) -> io::Result<Self::Segment>;
+    /// A segment that nobody can cut short, not even its maker: for memory that the server works on
+    /// while others have it mapped. Revoking it does nothing.
+    fn create_lasting(&self, id: SegmentId, bytes: Bytes) -> io::Result<Self::Segment> {
+        self.create(id, bytes)
+    }
 }
 
 /// Segments of plain bytes.

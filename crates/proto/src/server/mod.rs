@@ -5,6 +5,7 @@
 //! its old connection without a race. Shards share the pool, the registry that `status` reads, and
 //! the configuration.
 
+mod agents;
 pub mod buddy;
 mod doorway;
 mod inbound;
@@ -12,11 +13,16 @@ mod memory;
 mod operations;
 mod pool;
 mod registry;
+mod service;
 mod session;
 mod shard;
 
+pub use agents::{AgentTotals, Agents, Grants};
 pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
 pub use registry::{Counters, Holdings, Registry, SessionInfo};
-pub use shard::{Out, Peer, Shard, Shared, SharedConfig, Span, Step};
+pub use service::{
+    LOCK_FREE, LOCK_ORPHANED, Service, Services, Surroundings, holder_of, server_holder,
+};
+pub use shard::{CallerOf, Out, Peer, Shard, Shared, SharedConfig, Span, Step};

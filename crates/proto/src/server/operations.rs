@@ -3,10 +3,13 @@
 
 use super::memory::Backing;
 use super::pool::{Extent, Ticket};
+use super::registry::lock;
 use super::session::Session;
 use super::shard::{Out, Shared, Span, Step};
-use muninn_types::GrantId;
-use muninn_wire::{ErrorCode, GrantInfo, GrantList, Header, Refusal, Segs, TICKET_LEN, Transport};
+use muninn_types::{GrantId, ServiceId};
+use muninn_wire::{
+    ErrorCode, GrantInfo, GrantList, Header, Opening, Refusal, Segs, TICKET_LEN, Transport,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -136,7 +139,7 @@ pub(super) fn release<B: Backing>(
     out: &mut Out<B>,
 ) -> Result<Step, Refusal> {
     for grant in grants.iter() {
-        find(session, grant)?;
+        not_common(find(session, grant)?)?;
     }
     for grant in grants.iter() {
         session.remove(grant);
@@ -167,7 +170,9 @@ pub(super) fn share<B: Backing>(
     }
     let mut grants = Vec::with_capacity(list.iter().len());
     for grant in list.iter() {
-        grants.push((grant, Arc::clone(find(session, grant)?)));
+        let extent = find(session, grant)?;
+        not_common(extent)?;
+        grants.push((grant, Arc::clone(extent)));
     }
     if session.transport() == Transport::Shm {
         // Whoever maps a segment sees all of it, so nothing that is not shared may lie in it.
@@ -218,6 +223,93 @@ pub(super) fn adopt<B: Backing>(
         hand_over(session, shared, grant, &extent, out).encode(&mut infos);
     }
     out.payload = infos;
+    out.reply(header, |_| {});
+    Ok(Step::Reply)
+}
+
+/// What belongs to a service is not a session's to give away.
+fn not_common<B: Backing>(extent: &Extent<B>) -> Result<(), Refusal> {
+    if extent.is_common() {
+        let refusal = Refusal::new(ErrorCode::NotPermitted);
+        return Err(refusal.remark("it belongs to a service: close that"));
+    }
+    Ok(())
+}
+
+/// Ties a session to a service and gives it the service's grants.
+pub(super) fn open<B: Backing>(
+    session: &mut Session<B>,
+    shared: &Shared<B>,
+    opening: &Opening,
+    header: &Header,
+    out: &mut Out<B>,
+) -> Result<Step, Refusal> {
+    let (service, keeps) = match opening {
+        Opening::Named { name, bytes, locks } => {
+            let wanted = (name, *bytes, *locks);
+            let client = &session.info.name;
+            let services = &shared.services;
+            let service = services.open(&shared.pool, &shared.next_grant, client, wanted)?;
+            (service, true)
+        }
+        Opening::Guest(id) => (shared.services.find(*id)?, false),
+    };
+    let id = service.info.service;
+    match session
+        .services
+        .iter_mut()
+        .find(|(s, _)| s.info.service == id)
+    {
+        Some((_, kept)) if keeps && !*kept => {
+            shared.services.tie(&service, true);
+            shared.services.untie(&service, false);
+            *kept = true;
+        }
+        Some(_) => {}
+        None => {
+            shared.services.tie(&service, keeps);
+            session.services.push((Arc::clone(&service), keeps));
+        }
+    }
+    let mut infos = Vec::new();
+    for (grant, extent) in &service.chunks {
+        hand_over(session, shared, *grant, extent, out).encode(&mut infos);
+    }
+    out.payload = infos;
+    out.reply(header, |b| service.info.encode(b));
+    Ok(Step::Reply)
+}
+
+/// Unties a session from a service: locks it still holds there are freed.
+pub(super) fn close<B: Backing>(
+    session: &mut Session<B>,
+    shared: &Shared<B>,
+    id: ServiceId,
+    header: &Header,
+    out: &mut Out<B>,
+) -> Result<Step, Refusal> {
+    let tied = session
+        .services
+        .iter()
+        .position(|(service, _)| service.info.service == id);
+    let at = tied.ok_or(Refusal::with(ErrorCode::NoService, id.0, 0))?;
+    let (service, keeps) = session.services.swap_remove(at);
+    for (grant, _) in &service.chunks {
+        session.remove(*grant);
+    }
+    service.free_locks_of(session.info.id.0);
+    shared.services.untie(&service, keeps);
+    out.reply(header, |_| {});
+    Ok(Step::Reply)
+}
+
+pub(super) fn note<B: Backing>(
+    session: &Session<B>,
+    text: muninn_wire::ShortText,
+    header: &Header,
+    out: &mut Out<B>,
+) -> Result<Step, Refusal> {
+    *lock(&session.info.note) = text;
     out.reply(header, |_| {});
     Ok(Step::Reply)
 }

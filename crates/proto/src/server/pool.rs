@@ -41,9 +41,15 @@ pub struct Extent<B: Backing> {
     order: Order,
     client: ShortText,
     frozen: AtomicBool,
+    /// Of a service: no session can release or share it.
+    common: bool,
 }
 
 impl<B: Backing> Extent<B> {
+    /// Whether it belongs to a service.
+    pub const fn is_common(&self) -> bool {
+        self.common
+    }
     pub fn mem(&self) -> &Arc<B::Segment> {
         &self.mem
     }
@@ -138,6 +144,8 @@ struct Segment<S> {
     /// Its owner's session is over. Its chunks are not zeroed one by one, which a client that does
     /// not know yet would read as its data; it is revoked as a whole.
     orphaned: bool,
+    /// Its memory cannot be revoked: a service's.
+    lasting: bool,
 }
 
 /// Grants on their way from one session to another.
@@ -326,6 +334,7 @@ impl<B: Backing> Pool<B> {
                 used: Use::Free,
                 closed: false,
                 orphaned: false,
+                lasting: false,
             });
             left -= bytes;
         }
@@ -374,6 +383,27 @@ impl<B: Backing> Pool<B> {
         transport: Transport,
         bytes: u64,
     ) -> Result<Arc<Extent<B>>, Refusal> {
+        self.cut(session, client, transport, bytes, false)
+    }
+
+    /// Cuts a chunk for a service, from segments that are `owner`'s alone and cannot be revoked.
+    pub(super) fn alloc_lasting(
+        self: &Arc<Pool<B>>,
+        owner: SessionId,
+        client: &ShortText,
+        bytes: u64,
+    ) -> Result<Arc<Extent<B>>, Refusal> {
+        self.cut(owner, client, Transport::Shm, bytes, true)
+    }
+
+    fn cut(
+        self: &Arc<Pool<B>>,
+        session: SessionId,
+        client: &ShortText,
+        transport: Transport,
+        bytes: u64,
+        lasting: bool,
+    ) -> Result<Arc<Extent<B>>, Refusal> {
         let max = self.config.segment.0.min(order_bytes(MAX_ORDER));
         if bytes == 0 || bytes > max {
             return Err(Refusal::with(ErrorCode::BadSize, bytes, max));
@@ -404,6 +434,25 @@ impl<B: Backing> Pool<B> {
         };
         let before = state.segments[index as usize].buddy.largest();
         let segment = &mut state.segments[index as usize];
+        if lasting && !segment.lasting {
+            // Only just taken for its new owner: nobody has its memory.
+            match self.backing.create_lasting(SegmentId(index), segment.bytes) {
+                Ok(made) => {
+                    segment.mem = Arc::new(made);
+                    segment.incarnation += 1;
+                    segment.lasting = true;
+                }
+                Err(_) => {
+                    segment.used = Use::Free;
+                    state.free_segments.insert(index);
+                    if let Some(owned) = state.owned.get_mut(&session) {
+                        owned.retain(|i| *i != index);
+                    }
+                    let refusal = Refusal::new(ErrorCode::Internal);
+                    return Err(refusal.remark("no memory file to be had"));
+                }
+            }
+        }
         let frame = segment
             .buddy
             .alloc(order)
@@ -422,6 +471,7 @@ impl<B: Backing> Pool<B> {
             order,
             client: client.clone(),
             frozen: AtomicBool::new(false),
+            common: lasting,
         }))
     }
 
@@ -534,6 +584,7 @@ impl<B: Backing> Pool<B> {
                 segment.used = Use::Free;
                 segment.closed = false;
                 segment.orphaned = false;
+                segment.lasting = false;
                 state.free_segments.insert(index);
             }
         }

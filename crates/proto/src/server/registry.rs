@@ -56,6 +56,8 @@ pub struct SessionInfo {
     pub bytes_out: AtomicU64,
     pub lease_ends: AtomicU64,
     pub holdings: Arc<Holdings>,
+    /// What its client wants shown.
+    pub note: Mutex<ShortText>,
 }
 
 impl SessionInfo {
@@ -97,6 +99,7 @@ impl SessionInfo {
             bytes_in: self.bytes_in.load(Relaxed),
             bytes_out: self.bytes_out.load(Relaxed),
             lease_left_ms: self.lease_ends.load(Relaxed).saturating_sub(now.0) / 1_000_000,
+            note: lock(&self.note).clone(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::memory::Backing;
 use super::pool::Extent;
 use super::registry::SessionInfo;
+use super::service::Service;
 use crate::auth::SessionSecret;
 use muninn_types::{ConnId, GrantId, LaneKind, Nanos, Tag};
 use muninn_wire::Transport;
@@ -53,6 +54,8 @@ pub struct Lane<B: Backing> {
     pub kind: LaneKind,
     pub conn: Option<ConnId>,
     pub replay: VecDeque<Replay<B>>,
+    /// Calls that must not be done twice and are not done yet. As many as a client may have.
+    pub calls: Vec<Tag>,
 }
 
 #[derive(Debug)]
@@ -67,6 +70,10 @@ pub struct Session<B: Backing> {
     pub mapped: HashMap<(u32, u32), u32>,
     /// Lanes on which the payload of a write is arriving.
     pub writes_under_way: u32,
+    /// Services it is tied to, and whether it keeps each alive.
+    pub services: Vec<(Arc<Service<B>>, bool)>,
+    /// The process at the other end, where the kernel says which that is.
+    pub process: Option<i32>,
 }
 
 impl<B: Backing> Session<B> {

@@ -5,20 +5,23 @@
 //! the session's own grants and nothing else: there is no message by which a client could name
 //! another's memory.
 
+use super::agents::Agents;
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
 use super::pool::{Extent, Pool};
 use super::registry::{Counters, Registry};
+use super::service::{Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
-use muninn_types::{Class, ConnId, Nanos, SessionId, Tag};
+use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
-    DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, NONCE_LEN, Notice,
-    Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport, seal_frame,
+    Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, NONCE_LEN,
+    Notice, Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport,
+    seal_frame,
 };
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
@@ -39,8 +42,11 @@ pub struct Shared<B: Backing> {
     pub registry: Registry,
     pub config: SharedConfig,
     pub started: Nanos,
+    pub services: Services<B>,
     next_session: AtomicU64,
     pub(super) next_grant: AtomicU64,
+    /// Agents of managed heaps, where the server runs any.
+    pub agents: OnceLock<Arc<dyn Agents<B>>>,
 }
 
 impl<B: Backing> Shared<B> {
@@ -50,8 +56,10 @@ impl<B: Backing> Shared<B> {
             registry: Registry::default(),
             config,
             started,
+            services: Services::default(),
             next_session: AtomicU64::new(1),
             next_grant: AtomicU64::new(1),
+            agents: OnceLock::new(),
         })
     }
 
@@ -86,6 +94,7 @@ impl<B: Backing> Shared<B> {
                     .iter()
                     .map(|(r, n)| (text(r), *n))
                     .collect(),
+                services: self.services.status(),
             },
             next: sessions
                 .last()
@@ -141,6 +150,22 @@ pub struct Out<B: Backing> {
     /// Connections to close now: a lane that came back, a session that ended.
     pub fenced: Vec<ConnId>,
     pub notices: Vec<(ConnId, Notice)>,
+    /// The call that a `Step::Call` is about.
+    pub caller: Option<CallerOf>,
+}
+
+/// A call: what is to be run, and who is to be answered. Its arguments are still in the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerOf {
+    pub conn: ConnId,
+    pub session: SessionId,
+    pub lane: usize,
+    pub tag: Tag,
+    pub class: Class,
+    pub service: ServiceId,
+    pub wic: u32,
+    pub deadline_us: u32,
+    pub idempotent: bool,
 }
 
 impl<B: Backing> Default for Out<B> {
@@ -152,6 +177,7 @@ impl<B: Backing> Default for Out<B> {
             descriptors: Vec::new(),
             fenced: Vec::new(),
             notices: Vec::new(),
+            caller: None,
         }
     }
 }
@@ -191,6 +217,11 @@ pub enum Step {
     Receive,
     /// Drop this many bytes of payload, then send `out.frame`.
     DiscardThenReply(u32),
+    /// Run `out.caller`, whose arguments follow [`Call::HEAD`](muninn_wire::Call::HEAD) bytes of the
+    /// body, and hand the result to [`Shard::called`]. Other frames may be answered before.
+    Call,
+    /// A call that is under way already came again: its answer is to be waited for.
+    Nothing,
     /// The session lives in another shard: give the connection, and this frame, to that one.
     HandOff(u8),
 }
@@ -217,6 +248,8 @@ pub(super) struct Conn {
     pub(super) state: ConnState,
     /// The payload of a write is arriving.
     receiving: bool,
+    /// The process at the other end, where the kernel says which that is.
+    pub(super) process: Option<i32>,
 }
 
 impl Conn {
@@ -296,12 +329,20 @@ impl<B: Backing> Shard<B> {
                 since: now,
                 state: ConnState::AwaitHello,
                 receiving: false,
+                process: None,
             },
         );
         self.counters
             .connections
             .store(self.conns.len() as u32, Relaxed);
         true
+    }
+
+    /// The process at the other end of a connection, as the kernel has it.
+    pub fn comes_from(&mut self, conn: ConnId, pid: i32) {
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.process = (pid > 0).then_some(pid);
+        }
     }
 
     /// The connection that has known for longest that it should say who it is, and has not. To be
@@ -427,7 +468,7 @@ impl<B: Backing> Shard<B> {
             return self.refuse_and_close(header, &Refusal::new(ErrorCode::NoSession), out);
         };
         session.seen(now, self.shared.config.lease);
-        if !header.kind.is_idempotent()
+        if !is_repeatable(header, &request)
             && let Some(replay) = session.replayed(lane, header.tag)
         {
             out.frame.clone_from(&replay.frame);
@@ -484,6 +525,49 @@ impl<B: Backing> Shard<B> {
                 operations::adopt(session, &self.shared, &ticket, header, out)
             }
             Request::Status { after } => return self.reply_status(header, after, now, out),
+            Request::Open(opening) => {
+                operations::open(session, &self.shared, &opening, header, out)
+            }
+            Request::Close { service } => {
+                operations::close(session, &self.shared, service, header, out)
+            }
+            Request::Resolve { name, version } => {
+                let found = self.shared.services.find_wic(name.as_str(), version);
+                found.map(|number| {
+                    out.reply(header, |b| b.extend_from_slice(&number.to_le_bytes()));
+                    Step::Reply
+                })
+            }
+            Request::Note { text } => operations::note(session, text, header, out),
+            Request::Call(call) => {
+                let under_way = match &mut session.lanes[lane] {
+                    Some(lane) if !call.idempotent => Some(&mut lane.calls),
+                    _ => None,
+                };
+                if let Some(under_way) = under_way {
+                    if under_way.contains(&header.tag) {
+                        return Step::Nothing;
+                    }
+                    if under_way.len() >= super::session::REPLAY_LEN {
+                        let max = super::session::REPLAY_LEN as u64;
+                        let refusal = Refusal::with(ErrorCode::TooManyCalls, max, 0);
+                        return self.refuse(header, &refusal, out);
+                    }
+                    under_way.push(header.tag);
+                }
+                out.caller = Some(CallerOf {
+                    conn,
+                    session: id,
+                    lane,
+                    tag: header.tag,
+                    class: header.class,
+                    service: call.service,
+                    wic: call.wic,
+                    deadline_us: call.deadline_us,
+                    idempotent: call.idempotent,
+                });
+                return Step::Call;
+            }
             Request::Goodbye => {
                 out.reply(header, |_| {});
                 self.end_session(id, now, out);
@@ -491,6 +575,15 @@ impl<B: Backing> Shard<B> {
                 out.fenced.retain(|fenced| *fenced != conn);
                 return Step::ReplyThenClose;
             }
+            Request::Agent(body) => match self.shared.agents.get() {
+                Some(agents) => agents
+                    .call(Some((id, &session.grants)), body)
+                    .map(|answer| {
+                        out.reply(header, |b| b.extend_from_slice(&answer));
+                        Step::Reply
+                    }),
+                None => Err(Refusal::new(ErrorCode::NoAgent)),
+            },
             Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
             Request::Hello(_) | Request::Prove { .. } => {
                 return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
@@ -533,6 +626,54 @@ impl<B: Backing> Shard<B> {
         out.reply(header, |_| {});
     }
 
+    /// A service that a session is tied to.
+    pub fn service(&self, session: SessionId, id: ServiceId) -> Option<&Arc<Service<B>>> {
+        let services = &self.sessions.get(&session)?.services;
+        let found = services.iter().find(|(s, _)| s.info.service == id)?;
+        Some(&found.0)
+    }
+
+    /// A call has ended: appends its reply to `frames`, and says on which connection to send it.
+    pub fn called(
+        &mut self,
+        caller: &CallerOf,
+        result: &Result<Called<'_>, Refusal>,
+        frames: &mut Vec<u8>,
+    ) -> Option<ConnId> {
+        let start = frames.len();
+        frames.resize(start + HEADER_LEN, 0);
+        let mut header = Header::new(Kind::CallReply, caller.class, caller.tag);
+        match result {
+            Ok(called) => called.encode(frames),
+            Err(refusal) => {
+                self.shared.registry.refused(refusal.code.name());
+                refusal.encode(frames);
+                header.status = refusal.code as u16;
+            }
+        }
+        seal_frame(&mut frames[start..], header, 0);
+        let session = self.sessions.get_mut(&caller.session)?;
+        let bytes = (frames.len() - start) as u64;
+        session.info.count(0, bytes);
+        self.counters.request(caller.class, 0, bytes);
+        if caller.idempotent {
+            return Some(caller.conn);
+        }
+        session.remember(
+            caller.lane,
+            Replay {
+                tag: caller.tag,
+                frame: frames[start..].to_vec(),
+                payload: Vec::new(),
+                descriptors: Vec::new(),
+            },
+        );
+        // A lane that was cut meanwhile asks again on its new connection, and is told to wait.
+        let lane = session.lanes[caller.lane].as_mut()?;
+        lane.calls.retain(|tag| *tag != caller.tag);
+        lane.conn
+    }
+
     fn set_receiving(&mut self, conn: ConnId, receiving: bool) {
         let Some(known) = self.conns.get_mut(&conn) else {
             return;
@@ -554,7 +695,19 @@ impl<B: Backing> Shard<B> {
             self.forget(conn);
             out.fenced.push(conn);
         }
+        if let Some(agents) = self.shared.agents.get() {
+            agents.session_ended(id);
+        }
         self.shared.registry.remove_session(id);
+        let mapped = (session.transport() == Transport::Shm)
+            .then_some(session.process)
+            .flatten();
+        let tied = session.services.iter();
+        let services = tied.map(|(service, _)| Arc::clone(service)).collect();
+        self.shared.services.ended(id.0, mapped, services);
+        for (service, keeps) in &session.services {
+            self.shared.services.untie(service, *keeps);
+        }
         self.shared.pool.owner_ended(id);
         self.shared
             .pool
@@ -592,6 +745,28 @@ impl<B: Backing> Shard<B> {
             out.fenced.push(conn);
         }
         self.shared.pool.expire_tickets(now);
+        self.shared.services.bury();
+        // A process that is gone needs no lease to be over: nobody has to wait for its locks.
+        for session in self.sessions.values_mut() {
+            let ended = |tied: &mut (Arc<Service<B>>, bool)| tied.0.has_ended();
+            let left: Vec<_> = session.services.extract_if(.., ended).collect();
+            for (service, keeps) in &left {
+                for (grant, _) in &service.chunks {
+                    session.remove(*grant);
+                }
+                self.shared.services.untie(service, *keeps);
+            }
+            if let Some(pid) = session.process
+                && !session.services.is_empty()
+                && session.connections().next().is_none()
+                && !self.shared.services.is_alive(pid)
+            {
+                session.process = None;
+                for (service, _) in &session.services {
+                    service.free_locks_of(session.info.id.0);
+                }
+            }
+        }
         let (drain, changes) = self.shared.pool.drain();
         if changes != self.drain_seen {
             self.drain_seen = changes;
@@ -613,6 +788,14 @@ impl<B: Backing> Shard<B> {
                 out.notices.push((conn, notice));
             }
         }
+    }
+}
+
+/// Whether doing it twice is the same as doing it once.
+fn is_repeatable(header: &Header, request: &Request<'_>) -> bool {
+    match request {
+        Request::Call(call) => call.idempotent,
+        _ => header.kind.is_idempotent(),
     }
 }
 

@@ -6,11 +6,11 @@ use muninn_proto::client::{Answer, Handshake, HandshakeError, Lane, Next, OpErro
 use muninn_proto::client::{Control, Purpose, Verb};
 use muninn_proto::framing::FrameBuffer;
 use muninn_proto::server::{
-    FakeBacking, Inbound, Out, Peer, Pool, PoolConfig, Progress, SegmentMemory, Shard, Shared,
-    SharedConfig, Step,
+    CallerOf, FakeBacking, Inbound, Out, Peer, Pool, PoolConfig, Progress, SegmentMemory, Shard,
+    Shared, SharedConfig, Step,
 };
 use muninn_types::{Bytes, Class, ConnId, GrantId, LaneId, LaneKind, Nanos, SessionId, SplitMix64};
-use muninn_wire::{ErrorCode, Header, Refusal, Seg, ShortText, TICKET_LEN, Transport};
+use muninn_wire::{Called, ErrorCode, Header, Refusal, Seg, ShortText, TICKET_LEN, Transport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct Host {
     pub shared: Arc<Shared<FakeBacking>>,
     pub out: Out<FakeBacking>,
     pub conns: BTreeMap<ConnId, HostConn>,
+    /// Calls that nobody has run yet, and their arguments.
+    pub calls: Vec<(CallerOf, Vec<u8>)>,
     next_conn: u64,
 }
 
@@ -79,7 +81,23 @@ impl Host {
             shared,
             out: Out::default(),
             conns: BTreeMap::new(),
+            calls: Vec::new(),
             next_conn: 0,
+        }
+    }
+
+    /// Ends the oldest call with this result.
+    pub fn end_call(&mut self, result: Result<&[u8], Refusal>) {
+        let (caller, _) = self.calls.remove(0);
+        let called = result.map(|reply| Called {
+            accesses: 3,
+            took_ns: 0,
+            reply,
+        });
+        let mut frames = Vec::new();
+        let to = self.shards[0].called(&caller, &called, &mut frames);
+        if let Some(known) = to.and_then(|conn| self.conns.get_mut(&conn)) {
+            known.sent.extend(frames);
         }
     }
 
@@ -154,6 +172,11 @@ impl Host {
                 known.inbound.discard(len);
                 known.after_discard = Some(self.out.frame.clone());
             }
+            Step::Nothing => {}
+            Step::Call => {
+                let args = body[muninn_wire::Call::HEAD..].to_vec();
+                self.calls.push((self.out.caller.unwrap(), args));
+            }
             Step::HandOff(_) => panic!("handed on twice"),
         }
     }
@@ -213,8 +236,19 @@ impl Host {
         self.open_as(name, Transport::Tcp, Peer::Tcp)
     }
 
+    /// A session that maps memory, of a process that the kernel knows.
+    pub fn open_shm_process(&mut self, name: &str, pid: i32) -> Client {
+        let conn = self.accept(Peer::Unix { uid: 1 }, 0);
+        self.shards[0].comes_from(conn, pid);
+        self.open_on(conn, name, Transport::Shm)
+    }
+
     pub fn open_as(&mut self, name: &str, transport: Transport, peer: Peer) -> Client {
         let conn = self.accept(peer, 0);
+        self.open_on(conn, name, transport)
+    }
+
+    fn open_on(&mut self, conn: ConnId, name: &str, transport: Transport) -> Client {
         let key = self.shared.config.key.clone();
         let name = ShortText::lossy(name, 64);
         let purpose = Purpose::Open { transport, name };
@@ -302,6 +336,14 @@ impl Client {
             bytes.extend_from_slice(self.lane.payload(transmit));
         }
         bytes
+    }
+
+    /// The connection breaks, what was sent on it is lost, and the lane comes back.
+    pub fn cut_and_attach(&mut self, host: &mut Host) {
+        host.close(self.conn);
+        let again = self.attach(host, self.lane_id, 0).unwrap();
+        self.conn = again.conn;
+        self.lane.cut();
     }
 
     pub fn exchange(&mut self, host: &mut Host) {

@@ -13,7 +13,7 @@ impl Server {
     /// The driver's own account of sessions, from what it sees pass by.
     pub(super) fn account(&mut self, known: &mut Conn, header: &Header, step: Step, env: &mut Env) {
         let told = match step {
-            Step::Receive => None,
+            Step::Receive | Step::Call | Step::Nothing => None,
             _ => self
                 .out
                 .frame

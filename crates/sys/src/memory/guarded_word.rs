@@ -24,6 +24,27 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size muninn_sys_guarded_add, . - muninn_sys_guarded_add",
+    ".globl muninn_sys_guarded_load",
+    ".hidden muninn_sys_guarded_load",
+    ".type muninn_sys_guarded_load, @function",
+    "muninn_sys_guarded_load:",
+    ".cfi_startproc",
+    "mov rax, qword ptr [rdi]",
+    "mov qword ptr [rsi], rax",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".size muninn_sys_guarded_load, . - muninn_sys_guarded_load",
+    ".globl muninn_sys_guarded_store",
+    ".hidden muninn_sys_guarded_store",
+    ".type muninn_sys_guarded_store, @function",
+    "muninn_sys_guarded_store:",
+    ".cfi_startproc",
+    "mov qword ptr [rdi], rsi",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".size muninn_sys_guarded_store, . - muninn_sys_guarded_store",
     ".globl muninn_sys_guarded_swap",
     ".hidden muninn_sys_guarded_swap",
     ".type muninn_sys_guarded_swap, @function",
@@ -49,6 +70,10 @@ unsafe extern "C" {
     fn muninn_sys_guarded_add(word: *mut u64, add: u64, old: *mut u64) -> u32;
     /// As above; the word becomes `new` if it was `expect`.
     fn muninn_sys_guarded_swap(word: *mut u64, expect: u64, new: u64, old: *mut u64) -> u32;
+    /// Leaves the word in `value` and returns 0, or 1 when the page has vanished.
+    fn muninn_sys_guarded_load(word: *const u64, value: *mut u64) -> u32;
+    /// Returns 0, or 1 when the page has vanished.
+    fn muninn_sys_guarded_store(word: *mut u64, value: u64) -> u32;
     /// Not a function: the address at which an interrupted operation goes on.
     fn muninn_sys_guarded_word_landing();
 }
@@ -113,6 +138,32 @@ pub unsafe fn guarded_compare_swap(word: *mut u64, expect: u64, new: u64) -> Res
     done(vanished, old)
 }
 
+/// Loads a word. Call [`crate::sigbus::install`] once before: this is too often called to ask.
+///
+/// # Safety
+///
+/// The word must lie at a multiple of 8 in a readable mapping (the file behind it may shrink), the
+/// SIGBUS handler must be installed, and nobody may hold a reference to it except as an atomic.
+#[inline]
+pub unsafe fn guarded_load(word: *const u64) -> Result<u64, BusFault> {
+    let mut value = 0;
+    // SAFETY: the caller vouches for the word and the handler; `value` is our own.
+    let vanished = unsafe { muninn_sys_guarded_load(word, &mut value) };
+    done(vanished, value)
+}
+
+/// Stores a word; see [`guarded_load`].
+///
+/// # Safety
+///
+/// As [`guarded_load`], and the mapping must be writable.
+#[inline]
+pub unsafe fn guarded_store(word: *mut u64, value: u64) -> Result<(), BusFault> {
+    // SAFETY: as in `guarded_load`.
+    let vanished = unsafe { muninn_sys_guarded_store(word, value) };
+    done(vanished, 0).map(|_| ())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,10 +188,14 @@ mod tests {
         assert_eq!(swap(9, 1), Ok(4), "not expected, not replaced");
         assert_eq!(swap(4, 1), Ok(4));
         assert_eq!(add(0), Ok(1));
+        // SAFETY: as above; the handler is installed by the calls before.
+        let (load, store) = unsafe { (|| guarded_load(word), |n| guarded_store(word, n)) };
+        assert_eq!((load(), store(77), load()), (Ok(1), Ok(()), Ok(77)));
         memfd.resize(Bytes::ZERO).unwrap();
         let gone = Err(BusFault { copied: 0, len: 8 });
         assert_eq!(add(1), gone);
         assert_eq!(swap(0, 1), gone);
+        assert_eq!((load(), store(1)), (gone, gone.map(|_| ())));
         memfd.resize(Bytes::PAGE).unwrap();
         assert_eq!(add(1), Ok(0), "a page that is back is used again");
     }

@@ -19,7 +19,7 @@ mod shared;
 pub(crate) use guarded::guarded_copy_bounds;
 pub use guarded::{BusFault, guarded_copy};
 pub(crate) use guarded_word::guarded_word_bounds;
-pub use guarded_word::{guarded_compare_swap, guarded_fetch_add};
+pub use guarded_word::{guarded_compare_swap, guarded_fetch_add, guarded_load, guarded_store};
 pub use huge::{HugePages, HugetlbPool, ShmemThp};
 pub use mapping::Mapping;
 pub use memfd::{Memfd, Seals};

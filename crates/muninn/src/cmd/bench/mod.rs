@@ -4,9 +4,11 @@
 pub mod apps;
 pub mod arena;
 pub mod bare;
+pub mod heap;
 pub mod net;
 pub mod paging;
 pub mod scale;
+pub mod wic;
 
 use crate::failure::Outcome;
 use clap::Subcommand;
@@ -20,6 +22,10 @@ pub enum Bench {
     Paging(Box<paging::Args>),
     /// Real programs with less memory than they want, beside zram
     Apps(Box<apps::Args>),
+    /// Functions at the client, at the server and at the nic
+    Wic(wic::Args),
+    /// The managed heap and its collectors, beside Java's
+    Heap(heap::Args),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
@@ -27,6 +33,8 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Net(args) => net::run(args),
         Bench::Paging(args) => paging::run(args),
         Bench::Apps(args) => apps::run(args),
+        Bench::Wic(args) => wic::run(args),
+        Bench::Heap(args) => heap::run(args),
     }
 }
 

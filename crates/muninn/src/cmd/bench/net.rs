@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-fn print_table(all: &[Measurement]) {
+pub fn print_table(all: &[Measurement]) {
     let mut table = Table::new([
         "measurement",
         "value",

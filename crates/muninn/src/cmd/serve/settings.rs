@@ -3,16 +3,18 @@
 use crate::client::default_socket;
 use crate::config::{HugeChoice, ServeTable, Span};
 use crate::failure::{Exit, Failure};
+use crate::hosting::HostArgs;
 use crate::key_file;
 use clap::builder::BoolishValueParser;
 use muninn_policy::wrr::Weights;
-use muninn_server::{HugePages, ServerConfig};
+use muninn_server::{CallFactory, HugePages, ServerConfig};
 use muninn_sys::affinity;
 use muninn_sys::proc::{self, ProcSource};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, format_duration, parse_duration};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Sockets of one server at most.
@@ -98,6 +100,10 @@ pub struct Args {
     #[arg(long, env = "MUNINN_KEEP_AWAKE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub keep_awake: Option<bool>,
 
+    /// Run no agents of managed heaps
+    #[arg(long, env = "MUNINN_NO_AGENTS", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub no_agents: Option<bool>,
+
     /// Serve all classes of traffic alike
     #[arg(long, env = "MUNINN_EQUAL_CLASSES", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub equal_classes: Option<bool>,
@@ -117,6 +123,9 @@ pub struct Args {
     /// When told to stop, first give clients this long to move away [default: 0s]
     #[arg(long, env = "MUNINN_STOP_GRACE", value_name = "DURATION", value_parser = parse_duration)]
     pub stop_grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub host: HostArgs,
 
     /// Print JSON, one object a line
     #[arg(long)]
@@ -232,6 +241,12 @@ impl Args {
                 HugeChoice::Required => HugePages::Required,
             },
             keep_awake: self.keep_awake.or(file.keep_awake).unwrap_or(true),
+            calls: (self.host.resolve(&file.wic_table(), None)?)
+                .map(|hosts| Arc::new(hosts) as Arc<dyn CallFactory>),
+            agents: match self.no_agents.or(file.no_agents) {
+                Some(true) => None,
+                _ => defaults.agents,
+            },
             ..defaults
         };
         let stop_grace = self.stop_grace.or(span(file.stop_grace));

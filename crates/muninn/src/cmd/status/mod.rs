@@ -11,7 +11,7 @@ use jobs::JobShown;
 use muninn_net::{NetError, Observer, SessionOptions};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, format_duration};
-use muninn_wire::{ServerStatus, SessionStatus, StatusPage, Transport};
+use muninn_wire::{ServerStatus, ServiceStatus, SessionStatus, StatusPage, Transport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +72,35 @@ struct Found {
     drain_left_ms: Option<u64>,
     traffic: Vec<Traffic>,
     refusals: BTreeMap<String, u64>,
+    services: Vec<Service>,
     sessions: Vec<Session>,
+}
+
+#[derive(Debug, Serialize)]
+struct Service {
+    name: String,
+    bytes: u64,
+    sessions: u32,
+    locks: u32,
+    locks_held: u32,
+    calls: u64,
+    failed: u64,
+    accesses: u64,
+}
+
+impl From<&ServiceStatus> for Service {
+    fn from(service: &ServiceStatus) -> Service {
+        Service {
+            name: service.name.to_string(),
+            bytes: service.bytes,
+            sessions: service.sessions,
+            locks: service.locks,
+            locks_held: service.locks_held,
+            calls: service.calls,
+            failed: service.failed,
+            accesses: service.accesses,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -97,6 +125,9 @@ pub struct Session {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub lease_left_ms: u64,
+    /// What the client says of itself: where its functions run, and why.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }
 
 impl From<&SessionStatus> for Session {
@@ -113,6 +144,7 @@ impl From<&SessionStatus> for Session {
             bytes_in: session.bytes_in,
             bytes_out: session.bytes_out,
             lease_left_ms: session.lease_left_ms,
+            note: session.note.to_string(),
         }
     }
 }
@@ -133,6 +165,7 @@ impl From<&StatusPage> for Found {
             drain_left_ms,
             traffic,
             refusals,
+            services,
         } = &page.server;
         let traffic = Class::ALL.map(|class| {
             let of_class = &traffic[class.index()];
@@ -158,6 +191,7 @@ impl From<&StatusPage> for Found {
             drain_left_ms: drain_left_ms.checked_sub(1),
             traffic: traffic.into(),
             refusals: refusals.collect(),
+            services: services.iter().map(Service::from).collect(),
             sessions: page.sessions.iter().map(Session::from).collect(),
         }
     }
@@ -249,11 +283,22 @@ impl Server {
             return format!("{}\n  {why}", self.address);
         };
         let mut text = format!("{}: {}", self.address, found.headline());
-        for table in [found.sessions(), found.traffic(), found.refusals()] {
+        let tables = [
+            found.sessions(),
+            found.services(),
+            found.traffic(),
+            found.refusals(),
+        ];
+        for table in tables {
             if !table.is_empty() {
                 text += "\n\n";
                 text += &indent(&table.to_string());
             }
+        }
+        let notes = found.sessions.iter().filter(|s| !s.note.is_empty());
+        for (i, session) in notes.enumerate() {
+            let gap = if i == 0 { "\n\n" } else { "\n" };
+            text += &format!("{gap}  {} says: {}", session.name, session.note);
         }
         text
     }
@@ -298,6 +343,25 @@ impl Found {
 
     fn sessions(&self) -> Table {
         session_table(&self.sessions)
+    }
+
+    fn services(&self) -> Table {
+        let mut table = Table::new([
+            "service", "size", "sessions", "locks", "held", "calls", "failed", "accesses",
+        ]);
+        for service in &self.services {
+            table.row([
+                service.name.clone(),
+                Bytes(service.bytes).rounded(),
+                service.sessions.to_string(),
+                service.locks.to_string(),
+                service.locks_held.to_string(),
+                service.calls.to_string(),
+                service.failed.to_string(),
+                service.accesses.to_string(),
+            ]);
+        }
+        table
     }
 
     fn traffic(&self) -> Table {

@@ -1,0 +1,289 @@
+//! Mutators and scopes: the only way to the objects.
+//!
+//! [`Mutator::enter`] runs a closure inside of the heap. References live in slots that belong to the
+//! scope, and their type carries the scope's lifetime, which no other scope has: they can neither
+//! leave it nor be mixed up with those of another heap. What is to live longer is a [`Root`].
+
+use crate::error::HeapError;
+use crate::heap::{Heap, Inner};
+use crate::object::Object;
+use crate::pager::Pager;
+use crate::roots::Root;
+use crate::typed::{Fresh, Init, Local, Plain, Ref, Referent};
+use crate::world::{Context, OUTSIDE};
+use muninn_heap_agent::layout::{Header, MAX_LEN, Mode, Shape, TypeDescriptor};
+use std::any::TypeId;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+/// Unwinds a mutator out of its closure: memory is lost.
+pub(crate) struct LostSignal;
+
+/// The right to use a heap from one thread at a time.
+#[derive(Debug)]
+pub struct Mutator {
+    heap: Heap,
+    context: Arc<Context>,
+    /// Types used so far; few, so a list is fastest.
+    types: RefCell<Vec<(TypeId, u16)>>,
+}
+
+impl Mutator {
+    pub(crate) fn new(heap: Heap) -> Result<Mutator, HeapError> {
+        heap.inner.lost()?;
+        let context = heap.inner.world.add();
+        Ok(Mutator {
+            heap,
+            context,
+            types: RefCell::default(),
+        })
+    }
+
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    /// Bytes that this mutator has allocated.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.context.allocated_bytes.get()
+    }
+
+    /// Runs `work` inside of the heap. If memory of the heap is lost meanwhile, `work` is unwound
+    /// and the error is returned.
+    pub fn enter<R>(
+        &mut self,
+        work: impl for<'s> FnOnce(&Scope<'s>) -> Result<R, HeapError>,
+    ) -> Result<R, HeapError> {
+        Pager::prepare_thread()?;
+        let inner = &self.heap.inner;
+        inner.lost()?;
+        inner.world.enter(&self.context, OUTSIDE);
+        let scope = Scope {
+            inner,
+            context: &self.context,
+            types: &self.types,
+            brand: PhantomData,
+        };
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            // A handshake may have been waiting for somebody to be inside.
+            if inner.alarm.is_set() {
+                inner.poll_slow(&self.context);
+            }
+            work(&scope)
+        }));
+        self.context.slots.clear();
+        inner.world.leave(&self.context, OUTSIDE);
+        match result {
+            Ok(result) => result,
+            Err(panic) if panic.is::<LostSignal>() => {
+                inner.lost()?;
+                Err(HeapError::Lost("a server".to_string()))
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Mutator {
+    fn drop(&mut self) {
+        let inner = &self.heap.inner;
+        // Nobody may collect while the region is handed back.
+        let _one = inner.lock_collecting();
+        inner.retire(&self.context);
+        inner.state.leave(&self.context);
+        inner.world.remove(&self.context);
+    }
+}
+
+/// Inside of a heap.
+pub struct Scope<'s> {
+    pub(crate) inner: &'s Arc<Inner>,
+    pub(crate) context: &'s Context,
+    types: &'s RefCell<Vec<(TypeId, u16)>>,
+    /// Invariant: one scope's references are no other's.
+    brand: PhantomData<fn(&'s ()) -> &'s ()>,
+}
+
+impl std::fmt::Debug for Scope<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Scope(heap {})", self.inner.id)
+    }
+}
+
+impl<'s> Scope<'s> {
+    /// Lets a collection happen here, if one is wanted. Accesses and allocations do so as well.
+    #[inline]
+    pub fn safepoint(&self) {
+        if self.inner.alarm.is_set() {
+            self.inner.poll_slow(self.context);
+        }
+    }
+
+    fn type_of<T: Referent + ?Sized>(&self) -> Result<u16, HeapError> {
+        let key = TypeId::of::<T::Key>();
+        let known = self
+            .types
+            .borrow()
+            .iter()
+            .find(|(k, _)| *k == key)
+            .map(|(_, n)| *n);
+        if let Some(number) = known {
+            return Ok(number);
+        }
+        let number = self.inner.rust_type::<T>()?;
+        self.types.borrow_mut().push((key, number));
+        Ok(number)
+    }
+
+    /// A new object; its fields are zeros until something is stored.
+    fn object(&self, type_id: u16, len: u64, size: u64) -> Result<Object<'s>, HeapError> {
+        let at = self.inner.room(self.context, size)?;
+        let word = match self.inner.geometry.mode {
+            Mode::Direct => at,
+            Mode::Indirect => self.inner.state.new_entry(self.inner, self.context, at),
+        };
+        let entry = match self.inner.geometry.mode {
+            Mode::Direct => 0,
+            Mode::Indirect => word as u32,
+        };
+        let address = self.inner.pager.address(at);
+        // SAFETY: the room is ours alone, as long as the object; pages that are absent come.
+        unsafe {
+            crate::object::zero(address.add(8), size - 8);
+            crate::words::word_at(address).store(
+                Header::new(type_id, entry, len).0,
+                std::sync::atomic::Ordering::Relaxed,
+            );
+        }
+        let allocated = &self.context.allocated_bytes;
+        allocated.set(allocated.get() + size);
+        let object = Object::new(self, address, word);
+        self.safepoint();
+        Ok(object)
+    }
+
+    /// A new object of a struct.
+    #[inline]
+    pub fn alloc<I: Init<'s>>(&self, init: I) -> Result<Local<'s, I::Object>, HeapError> {
+        let type_id = self.type_of::<I::Object>()?;
+        let size = <I::Object as Referent>::size(0);
+        let object = self.object(type_id, 0, size)?;
+        let fresh = Fresh(object);
+        init.write(&fresh);
+        fresh.0.after();
+        Ok(Local::from_object(fresh.0))
+    }
+
+    fn array<T: Referent + ?Sized>(&self, len: usize) -> Result<Object<'s>, HeapError> {
+        let len = len as u64;
+        if len > MAX_LEN {
+            return Err(HeapError::TooLong(len));
+        }
+        let type_id = self.type_of::<T>()?;
+        self.object(type_id, len, T::size(len))
+    }
+
+    /// A new array of references, all null.
+    pub fn alloc_refs<T: Referent + ?Sized + 'static>(
+        &self,
+        len: usize,
+    ) -> Result<Local<'s, [Ref<T>]>, HeapError> {
+        Ok(Local::from_object(self.array::<[Ref<T>]>(len)?))
+    }
+
+    /// A new array of these values.
+    pub fn alloc_values<P: Plain>(&self, values: &[P]) -> Result<Local<'s, [P]>, HeapError> {
+        let array: Local<'s, [P]> = Local::from_object(self.array::<[P]>(values.len())?);
+        for (at, value) in values.iter().enumerate() {
+            array.set(at, *value);
+        }
+        Ok(array)
+    }
+
+    /// A new array of one value again and again.
+    pub fn alloc_filled<P: Plain>(
+        &self,
+        len: usize,
+        value: P,
+    ) -> Result<Local<'s, [P]>, HeapError> {
+        let array: Local<'s, [P]> = Local::from_object(self.array::<[P]>(len)?);
+        for at in 0..len {
+            array.set(at, value);
+        }
+        Ok(array)
+    }
+
+    /// A new string.
+    pub fn alloc_str(&self, text: &str) -> Result<Local<'s, str>, HeapError> {
+        let object = self.array::<str>(text.len())?;
+        object.store_bytes(0, text.as_bytes());
+        Ok(Local::from_object(object))
+    }
+
+    /// Keeps an object beyond this scope.
+    pub fn root<T: Referent + ?Sized>(&self, local: &Local<'s, T>) -> Root<T> {
+        Root::new(self.inner, local.raw().word())
+    }
+
+    /// Keeps an object under a name, in place of what had it before.
+    pub fn name<T: Referent + ?Sized>(
+        &self,
+        name: &str,
+        local: &Local<'s, T>,
+    ) -> Result<(), HeapError> {
+        let type_id = self.type_of::<T>()?;
+        self.inner.roots().name(name, local.raw().word(), type_id);
+        Ok(())
+    }
+
+    /// Forgets a name; whether there was one.
+    pub fn unname(&self, name: &str) -> bool {
+        self.inner.roots().unname(name)
+    }
+
+    /// The object of a root.
+    pub fn open<T: Referent + ?Sized>(&self, root: &Root<T>) -> Result<Local<'s, T>, HeapError> {
+        if !Arc::ptr_eq(&root.inner, self.inner) {
+            return Err(HeapError::Foreign);
+        }
+        let word = self.inner.roots().get(root.at);
+        let object = Object::of_word(self, word);
+        object.after();
+        Ok(Local::from_object(object))
+    }
+
+    // --- for implementers of languages
+
+    /// A new object of a type that was registered at run time; `len` is that of an array.
+    pub fn alloc_raw(&self, type_id: u16, len: usize) -> Result<Object<'s>, HeapError> {
+        let types = self.inner.types();
+        let descriptor: &TypeDescriptor = types
+            .get(type_id)
+            .ok_or_else(|| HeapError::BadField(format!("there is no type {type_id}")))?;
+        let len = match descriptor.shape {
+            Shape::Struct { .. } => 0,
+            _ => len as u64,
+        };
+        if len > MAX_LEN {
+            return Err(HeapError::TooLong(len));
+        }
+        self.object(type_id, len, descriptor.size(len))
+    }
+
+    /// Keeps an object of any type beyond this scope.
+    pub fn root_raw(&self, object: &Object<'s>) -> Root<()> {
+        Root::new(self.inner, object.word())
+    }
+
+    pub fn open_raw(&self, root: &Root<()>) -> Result<Object<'s>, HeapError> {
+        if !Arc::ptr_eq(&root.inner, self.inner) {
+            return Err(HeapError::Foreign);
+        }
+        let word = self.inner.roots().get(root.at);
+        let object = Object::of_word(self, word);
+        object.after();
+        Ok(object)
+    }
+}

@@ -1,0 +1,346 @@
+//! An object as a mutator reaches it: accesses through the barriers.
+//!
+//! This is the raw interface, for implementers of languages; the typed one is built on it. An
+//! [`Object`] is a handle: it keeps the object alive and follows it when it is moved.
+//!
+//! Invariant: an access touches the heap first and looks at the alarm afterwards. So a safepoint
+//! finds all references in slots, and nothing that came from a lost page is handed out.
+
+use crate::error::HeapError;
+use crate::heap::Inner;
+use crate::mutator::Scope;
+use crate::slots::Slot;
+use crate::words::word_at;
+use crate::world::Context;
+use muninn_heap_agent::layout::{HEADER, Header, Mode, Shape};
+use std::marker::PhantomData;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Zeros, word by word: a fault in the middle is answered and the store done again.
+///
+/// # Safety
+///
+/// The range must lie in a heap, be aligned to 8, and belong to the caller.
+pub(crate) unsafe fn zero(address: *mut u8, len: u64) {
+    for offset in (0..len as usize).step_by(8) {
+        // SAFETY: inside of the range, as the caller vouches for.
+        unsafe { word_at(address.add(offset)).store(0, Ordering::Relaxed) };
+    }
+}
+
+/// A handle of an object of any type.
+pub struct Object<'s> {
+    slot: *const Slot,
+    context: &'s Context,
+    pub(crate) inner: &'s Inner,
+    brand: PhantomData<fn(&'s ()) -> &'s ()>,
+}
+
+impl std::fmt::Debug for Object<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Object({:#x})", self.word())
+    }
+}
+
+impl Drop for Object<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.context.slots.give_back(self.slot);
+    }
+}
+
+impl Clone for Object<'_> {
+    fn clone(&self) -> Self {
+        Object::build(
+            self.inner,
+            self.context,
+            self.slot().address.get(),
+            self.word(),
+        )
+    }
+}
+
+impl<'s> Object<'s> {
+    #[inline]
+    pub(crate) fn new(scope: &Scope<'s>, address: *mut u8, word: u64) -> Object<'s> {
+        Object::build(scope.inner, scope.context, address, word)
+    }
+
+    #[inline]
+    fn build(inner: &'s Inner, context: &'s Context, address: *mut u8, word: u64) -> Object<'s> {
+        let slot = context.slots.take();
+        let object = Object {
+            slot,
+            context,
+            inner,
+            brand: PhantomData,
+        };
+        object.slot().address.set(address);
+        object.slot().word.set(word);
+        object
+    }
+
+    /// The object that a word of the heap names. Look at the alarm when done.
+    #[inline]
+    pub(crate) fn of_word(scope: &Scope<'s>, word: u64) -> Object<'s> {
+        let address = scope.inner.resolve(word);
+        Object::build(scope.inner, scope.context, address, word)
+    }
+
+    #[inline(always)]
+    fn slot(&self) -> &Slot {
+        // SAFETY: slots live as long as the context, and this one is ours until we are dropped.
+        unsafe { &*self.slot }
+    }
+
+    /// The word by which the heap names the object.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> u64 {
+        self.slot().word.get()
+    }
+
+    /// Where the object lies, until the next look at the alarm.
+    #[inline(always)]
+    fn address(&self) -> *mut u8 {
+        let address = self.slot().address.get();
+        if address.is_null() {
+            return self.find_again();
+        }
+        address
+    }
+
+    /// The collector has moved the object, or does so now: waits, then follows it.
+    #[cold]
+    fn find_again(&self) -> *mut u8 {
+        loop {
+            let address = self.inner.resolve(self.word());
+            if !address.is_null() {
+                self.slot().address.set(address);
+                return address;
+            }
+            self.inner
+                .state
+                .wait_for_region(self.inner, self.context, self.word());
+        }
+    }
+
+    /// The end of an access: a safepoint, and the check that what was read is real.
+    #[inline(always)]
+    pub(crate) fn after(&self) {
+        compiler_fence(Ordering::SeqCst);
+        if self.inner.alarm.is_set() {
+            self.inner.poll_slow(self.context);
+        }
+    }
+
+    #[inline(always)]
+    fn field(&self, offset: usize) -> *mut u8 {
+        self.address().wrapping_add(HEADER as usize + offset)
+    }
+
+    #[inline]
+    fn header(&self) -> Header {
+        // SAFETY: an object starts with its header.
+        let header = unsafe { word_at(self.address()) }.load(Ordering::Relaxed);
+        self.after();
+        Header(header)
+    }
+
+    /// The number of its type.
+    pub fn type_id(&self) -> u16 {
+        self.header().type_id()
+    }
+
+    /// Elements of an array; 0 for a struct.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.header().len() as usize
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether two handles lead to one object.
+    pub fn is_same(&self, other: &Object<'s>) -> bool {
+        self.word() == other.word()
+    }
+
+    // --- unchecked: the typed interface knows what it does
+
+    /// The reference at an offset that holds one.
+    #[inline]
+    pub(crate) fn get_ref(&self, offset: usize) -> Option<Object<'s>> {
+        // SAFETY: the caller names a reference of the object's type.
+        let word = unsafe { word_at(self.field(offset)) }.load(Ordering::Relaxed);
+        if word == 0 {
+            self.after();
+            return None;
+        }
+        // The load barrier.
+        let address = self.inner.resolve(word);
+        let found = Object::build(self.inner, self.context, address, word);
+        self.after();
+        Some(found)
+    }
+
+    #[inline]
+    pub(crate) fn set_ref(&self, offset: usize, value: Option<&Object<'s>>) {
+        let word = value.map_or(0, Object::word);
+        let field = self.field(offset);
+        // SAFETY: as in `get_ref`.
+        let cell = unsafe { word_at(field) };
+        // The store barrier.
+        if self.inner.config.barriers {
+            self.inner.before_store(self.context, field, cell, word);
+        }
+        cell.store(word, Ordering::Relaxed);
+        self.after();
+    }
+
+    /// Fills a reference of an object that nobody else knows yet.
+    #[inline]
+    pub(crate) fn init_ref(&self, offset: usize, value: Option<&Object<'s>>) {
+        let Some(value) = value else { return };
+        let field = self.field(offset);
+        // SAFETY: as in `get_ref`.
+        let cell = unsafe { word_at(field) };
+        if self.inner.config.barriers {
+            self.inner
+                .before_store(self.context, field, cell, value.word());
+        }
+        cell.store(value.word(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get<P: crate::typed::Plain>(&self, offset: usize) -> P {
+        let field = self.field(offset).cast::<P>();
+        // SAFETY: the caller names a place where a P was stored, aligned for it. Other mutators may
+        // store there at the same time: a plain value is valid whatever mix of its parts is read.
+        let value = unsafe { field.read_volatile() };
+        self.after();
+        value
+    }
+
+    #[inline]
+    pub(crate) fn set<P: crate::typed::Plain>(&self, offset: usize, value: P) {
+        let field = self.field(offset).cast::<P>();
+        // SAFETY: as in `get`.
+        unsafe { field.write_volatile(value) };
+        self.after();
+    }
+
+    pub(crate) fn store_bytes(&self, offset: usize, bytes: &[u8]) {
+        let field = self.field(offset);
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: the caller names a range of the object.
+            unsafe { field.add(at).write_volatile(*byte) };
+        }
+        self.after();
+    }
+
+    pub(crate) fn load_bytes(&self, offset: usize, into: &mut [u8]) {
+        let field = self.field(offset);
+        for (at, byte) in into.iter_mut().enumerate() {
+            // SAFETY: the caller names a range of the object.
+            *byte = unsafe { field.add(at).read_volatile() };
+        }
+        self.after();
+    }
+
+    // --- checked against the descriptor
+
+    fn check(&self, offset: usize, len: usize, is_ref: bool) -> Result<(), HeapError> {
+        let header = self.header();
+        let types = self.inner.types();
+        let descriptor = types
+            .get(header.type_id())
+            .ok_or_else(|| HeapError::BadField("an object without a type".to_string()))?;
+        let bad = |what: &str| {
+            let name = &descriptor.name;
+            Err(HeapError::BadField(format!(
+                "{name} has no {what} at offset {offset}"
+            )))
+        };
+        let end = offset.checked_add(len);
+        let holds = |bytes: u64| end.is_some_and(|end| end as u64 <= bytes);
+        match (&descriptor.shape, is_ref) {
+            (Shape::Struct { refs, .. }, true) if refs.contains(&(offset as u32)) => Ok(()),
+            (Shape::Refs, true) if offset.is_multiple_of(8) && holds(8 * header.len()) => Ok(()),
+            (_, true) => bad("reference"),
+            (Shape::Struct { bytes, refs }, false) => {
+                let touches = |at: &u32| (*at as usize) < offset + len && offset < *at as usize + 8;
+                if holds(u64::from(*bytes)) && !refs.iter().any(touches) {
+                    Ok(())
+                } else {
+                    bad("value")
+                }
+            }
+            (Shape::Values { bytes }, false) if holds(u64::from(*bytes) * header.len()) => Ok(()),
+            (_, false) => bad("value"),
+        }
+    }
+
+    /// The reference at an offset.
+    pub fn load_ref(&self, offset: usize) -> Result<Option<Object<'s>>, HeapError> {
+        self.check(offset, 8, true)?;
+        Ok(self.get_ref(offset))
+    }
+
+    pub fn store_ref(&self, offset: usize, value: Option<&Object<'s>>) -> Result<(), HeapError> {
+        self.check(offset, 8, true)?;
+        self.set_ref(offset, value);
+        Ok(())
+    }
+
+    /// The bytes at an offset.
+    pub fn load(&self, offset: usize, into: &mut [u8]) -> Result<(), HeapError> {
+        self.check(offset, into.len(), false)?;
+        self.load_bytes(offset, into);
+        Ok(())
+    }
+
+    pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), HeapError> {
+        self.check(offset, bytes.len(), false)?;
+        self.store_bytes(offset, bytes);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// The address of what a word names; null while the collector moves it (Mako's load barrier).
+    #[inline(always)]
+    pub(crate) fn resolve(&self, word: u64) -> *mut u8 {
+        match self.geometry.mode {
+            Mode::Direct => self.pager.address(word),
+            Mode::Indirect => self.state.resolve(self, word),
+        }
+    }
+
+    /// What the plan has to know before a reference is stored.
+    #[inline(always)]
+    fn before_store(
+        &self,
+        context: &Context,
+        field: *mut u8,
+        cell: &std::sync::atomic::AtomicU64,
+        word: u64,
+    ) {
+        match self.geometry.mode {
+            Mode::Direct => {
+                let at = self.pager.place(field);
+                let crosses = (at ^ word) >> self.geometry.region_shift != 0;
+                if crosses && word != 0 {
+                    self.state.crossing(context, at, word);
+                }
+            }
+            Mode::Indirect => {
+                if self.state.is_tracing() {
+                    let old = cell.load(Ordering::Relaxed);
+                    if old != 0 {
+                        self.state.overwritten(context, old);
+                    }
+                }
+            }
+        }
+    }
+}

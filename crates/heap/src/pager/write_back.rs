@@ -1,0 +1,290 @@
+//! Pages go: for want of room, because an agent is to read them, or because their region is free.
+
+use super::*;
+use muninn_policy::evict::{Arrival, RUN_PAGES_MAX};
+use muninn_types::Class;
+use muninn_wire::{MAX_SEGS, Seg};
+
+/// Bytes at the start of a tagged region that are the server's.
+const HEAD: u32 = muninn_heap_agent::layout::REGION_HEAD as u32;
+const TAG_LEN: u32 = 8;
+
+impl Pager {
+    /// Makes room for pages that are about to be mapped.
+    pub(super) fn make_room(&self, pages: u64) {
+        // Each thread may overshoot by what it has in hand; 64 tries that freed nothing mean that
+        // all that could go is being changed by others.
+        for _ in 0..64 {
+            let cached = self.cached_pages.load(Relaxed);
+            if cached + pages <= self.limit_pages() {
+                return;
+            }
+            let run = self.lock_policies().evict.next_run(RUN_PAGES_MAX);
+            let Some(run) = run else { return };
+            self.evict_run(run.first.0..run.first.0 + run.pages);
+        }
+    }
+
+    /// Evicts victims that the policy has given out.
+    fn evict_run(&self, victims: Range<u32>) {
+        let mut taken = [(0u32, false); RUN_PAGES_MAX as usize];
+        let mut count = 0;
+        for page in victims {
+            match self.try_take(page, |state| matches!(state, CLEAN | DIRTY)) {
+                Some(state) => {
+                    taken[count] = (page, state == DIRTY);
+                    count += 1;
+                }
+                None => {
+                    // Being changed by somebody, or gone: if it is resident it stays so.
+                    let state = self.state(page).load(Acquire);
+                    let mut policies = self.lock_policies();
+                    if matches!(state, INIT | EVICTED) {
+                        policies.evict.handle_removed(index(page));
+                    } else {
+                        policies.evict.handle_resident(index(page), Arrival::Kept);
+                    }
+                }
+            }
+        }
+        self.put_out(&taken[..count]);
+    }
+
+    /// Writes back what is dirty of taken pages and unmaps them all.
+    fn put_out(&self, taken: &[(u32, bool)]) {
+        let mut dirty = [0u32; RUN_PAGES_MAX as usize];
+        let mut count = 0;
+        for (page, _) in taken.iter().filter(|(_, is_dirty)| *is_dirty) {
+            dirty[count] = *page;
+            count += 1;
+        }
+        let written = self.send_home(&dirty[..count]);
+        let clean = taken.len() - count;
+        self.counters
+            .dropped_clean_pages
+            .fetch_add(clean as u64, Relaxed);
+        let pages = |run: &[(u32, bool)]| (run[0].0, run.len() as u32);
+        for run in taken.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let (first, len) = pages(run);
+            if written {
+                self.unmap(first, len);
+            }
+        }
+        let mut policies = self.lock_policies();
+        for (page, is_dirty) in taken {
+            if written {
+                policies.evict.handle_evicted(index(*page));
+                self.cached_pages.fetch_sub(1, Relaxed);
+                self.state(*page).store(EVICTED, Release);
+            } else {
+                // The alarm is raised; the bytes stay, so that nothing wrong can be read.
+                let state = if *is_dirty { DIRTY } else { CLEAN };
+                self.state(*page).store(state, Release);
+            }
+        }
+    }
+
+    fn unmap(&self, first: u32, pages: u32) {
+        let offset = u64::from(first) << PAGE_SHIFT;
+        if let Err(error) = self.map.discard(offset, Bytes::pages(u64::from(pages))) {
+            self.lose(first, &error);
+        }
+    }
+
+    /// Protects taken pages and writes them to their homes; false if a server did not take them.
+    fn send_home(&self, pages: &[u32]) -> bool {
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            self.protect(run[0], run.len() as u32, true);
+        }
+        let mut all = true;
+        for same in pages.chunk_by(|a, b| self.same_home(*a, *b)) {
+            // Room for two tags in a list.
+            for some in same.chunks(MAX_SEGS - 2) {
+                if let Err(error) = self.send_some(some) {
+                    self.lose(some[0], &error);
+                    all = false;
+                }
+            }
+        }
+        self.counters
+            .written_pages
+            .fetch_add(pages.len() as u64, Relaxed);
+        all
+    }
+
+    /// Writes pages of one home: tag ⟨1, v⟩, pages, tag ⟨0, v + 1⟩ (Semeru §4.2).
+    fn send_some(&self, pages: &[u32]) -> Result<(), muninn_net::NetError> {
+        let (grant, _) = self.home(pages[0]);
+        let class = Class::UrgentEviction;
+        let tagged = self.tagged_region(pages[0]);
+        let tag =
+            |dirty: u32, version: u32| (u64::from(version) << 32 | u64::from(dirty)).to_le_bytes();
+        let piece = |run: &[u32]| {
+            let (_, offset) = self.home(run[0]);
+            // The head of a tagged region is the server's.
+            let skip = if tagged.is_some() && offset == 0 {
+                HEAD
+            } else {
+                0
+            };
+            let seg = Seg::new(
+                grant.id,
+                offset + skip,
+                ((run.len() as u32) << PAGE_SHIFT) - skip,
+            );
+            let at = (u64::from(run[0]) << PAGE_SHIFT) + u64::from(skip);
+            // SAFETY: the pages are mapped and Busy, so they stay mapped; they are protected, so
+            // nobody writes them meanwhile.
+            let bytes = unsafe { std::slice::from_raw_parts(self.address(at), seg.len as usize) };
+            (seg, bytes)
+        };
+        let mut slot = self.lane(grant.server);
+        let LaneSlot { lane, buffer } = &mut *slot;
+        let version = tagged.map(|region| self.versions[region as usize].fetch_add(2, Relaxed));
+        let tag_seg = Seg::new(grant.id, 0, TAG_LEN);
+        if self.mapped[grant.server.0 as usize] {
+            if let Some(version) = version {
+                lane.write_v(class, &[tag_seg], &tag(1, version + 1))?;
+            }
+            for run in pages.chunk_by(|a, b| a + 1 == *b) {
+                let (seg, bytes) = piece(run);
+                lane.write_v(class, &[seg], bytes)?;
+            }
+            if let Some(version) = version {
+                lane.write_v(class, &[tag_seg], &tag(0, version + 2))?;
+            }
+            return Ok(());
+        }
+        // One message: a server puts the bytes of a list in place in its order.
+        let mut segs = Vec::with_capacity(pages.len() + 2);
+        let mut len = 0;
+        let mut put = |seg: Seg, bytes: &[u8], segs: &mut Vec<Seg>| {
+            buffer[len..len + bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+            segs.push(seg);
+        };
+        if let Some(version) = version {
+            put(tag_seg, &tag(1, version + 1), &mut segs);
+        }
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            let (seg, bytes) = piece(run);
+            put(seg, bytes, &mut segs);
+        }
+        if let Some(version) = version {
+            put(tag_seg, &tag(0, version + 2), &mut segs);
+        }
+        lane.write_v(class, &segs, &buffer[..len])
+    }
+
+    /// Writes back the dirty pages of a range; they stay cached. How many there were.
+    pub fn write_back(&self, pages: Range<u32>) -> u64 {
+        let mut total = 0;
+        let mut batch = [0u32; BATCH as usize];
+        let mut count = 0;
+        for page in pages {
+            // A page that is being changed may be on its way to dirty: wait for it.
+            if self.take(page, |state| state == DIRTY).is_some() {
+                batch[count] = page;
+                count += 1;
+                if count == batch.len() {
+                    total += self.clean(&batch);
+                    count = 0;
+                }
+            }
+        }
+        total + self.clean(&batch[..count])
+    }
+
+    fn clean(&self, taken: &[u32]) -> u64 {
+        let state = if self.send_home(taken) { CLEAN } else { DIRTY };
+        for page in taken {
+            self.state(*page).store(state, Release);
+        }
+        taken.len() as u64
+    }
+
+    pub fn all_pages(&self) -> Range<u32> {
+        0..self.states.len() as u32
+    }
+
+    /// Writes back and unmaps a range, so that an agent may change it.
+    pub fn evict(&self, places: Range<u64>) {
+        let mut batch = [(0u32, false); BATCH as usize];
+        let mut count = 0;
+        for page in self.pages_of(places) {
+            if let Some(state) = self.take(page, |state| matches!(state, CLEAN | DIRTY)) {
+                batch[count] = (page, state == DIRTY);
+                count += 1;
+                if count == batch.len() {
+                    self.put_out_removed(&batch);
+                    count = 0;
+                }
+            }
+        }
+        self.put_out_removed(&batch[..count]);
+    }
+
+    /// Evicts a range and keeps everybody from bringing any of it back, prefetching included, until
+    /// it is [let go](Pager::let_go): an agent changes it.
+    pub fn seize(&self, places: Range<u64>) {
+        self.evict(places.clone());
+        for page in self.pages_of(places) {
+            // Busy from here on. What a prefetch brought since goes out again.
+            while let Some(state @ (CLEAN | DIRTY)) = self.take(page, |state| state != INIT) {
+                self.put_out_removed(&[(page, state == DIRTY)]);
+                if self.alarm.has(crate::alarm::LOST) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The agent is done with a range that was seized.
+    pub fn let_go(&self, places: Range<u64>) {
+        for page in self.pages_of(places) {
+            let state = self.state(page);
+            let _ = state.compare_exchange(BUSY, EVICTED, AcqRel, Acquire);
+        }
+    }
+
+    fn put_out_removed(&self, taken: &[(u32, bool)]) {
+        {
+            let mut policies = self.lock_policies();
+            for (page, _) in taken {
+                policies.evict.handle_removed(index(*page));
+            }
+        }
+        self.put_out(taken);
+    }
+
+    /// Unmaps a range whose contents nobody needs any more; it reads as zeros when next touched.
+    pub fn forget(&self, places: Range<u64>) {
+        let pages = self.pages_of(places);
+        let mut run = pages.start..pages.start;
+        let drop_run = |run: Range<u32>| {
+            if !run.is_empty() {
+                self.unmap(run.start, run.len() as u32);
+                for page in run {
+                    self.state(page).store(INIT, Release);
+                }
+            }
+        };
+        for page in pages {
+            let Some(state) = self.take(page, |state| state != INIT && state != LOST) else {
+                continue;
+            };
+            if state == EVICTED {
+                self.state(page).store(INIT, Release);
+                continue;
+            }
+            self.lock_policies().evict.handle_removed(index(page));
+            self.cached_pages.fetch_sub(1, Relaxed);
+            if run.end != page {
+                drop_run(run);
+                run = page..page;
+            }
+            run.end = page + 1;
+        }
+        drop_run(run);
+    }
+}

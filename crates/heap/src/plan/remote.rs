@@ -1,0 +1,290 @@
+//! A heap's side of its agents: start them, give them tasks, wait for results.
+//!
+//! What is long goes through one scratch grant at each server. Tasks run on the agents' own
+//! threads; this side polls, because the answer to a poll is also what the termination protocol
+//! needs. Invariant: an agent that gave up, or whose server is gone, is an error here and never a
+//! result.
+
+use crate::error::HeapError;
+use crate::pager::wait_a_moment;
+use crate::stats::AgentStats;
+use muninn_heap_agent::bytes::{Reader, Short, Writer};
+use muninn_heap_agent::command::{Op, TOKEN_LEN, Task};
+use muninn_heap_agent::layout::{Geometry, TypeDescriptor};
+use muninn_heap_agent::termination::Flags;
+use muninn_net::{Answer, Control, Grant, NetError, Pool};
+use muninn_sys::clock;
+use muninn_types::{Bytes, Nanos, ServerId};
+use muninn_wire::{ErrorCode, MAX_BODY};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Size of a scratch grant.
+const SCRATCH: Bytes = Bytes::mib(1);
+/// How long an agent may take to answer a call, and for a task.
+const CALL: Duration = Duration::from_secs(30);
+const TASK: Duration = Duration::from_secs(120);
+
+/// The agents of a heap.
+#[derive(Debug)]
+pub struct Remote {
+    pool: Arc<Pool>,
+    scratch: Vec<Grant>,
+    /// One conversation at a time with each server.
+    locks: Vec<Mutex<()>>,
+    detached: AtomicBool,
+}
+
+/// An agent's answer to a poll.
+#[derive(Clone, Debug)]
+pub struct Polled {
+    pub flags: Flags,
+    pub pending: u32,
+    pub result_len: u64,
+}
+
+fn unclear(_: Short) -> HeapError {
+    HeapError::Agent(
+        "a server".to_string(),
+        "its answer makes no sense".to_string(),
+    )
+}
+
+impl Remote {
+    /// Starts an agent at every server.
+    pub fn attach(
+        pool: &Arc<Pool>,
+        geometry: &Geometry,
+        grants: &[Grant],
+    ) -> Result<Remote, HeapError> {
+        let servers = pool.len() as u32;
+        let mut remote = Remote {
+            pool: Arc::clone(pool),
+            scratch: Vec::new(),
+            locks: (0..servers).map(|_| Mutex::default()).collect(),
+            detached: AtomicBool::new(false),
+        };
+        let token: [u8; TOKEN_LEN] = muninn_sys::rand::bytes();
+        let mut names = Vec::new();
+        for server in 0..servers {
+            let transport = pool.transport(ServerId(server))?;
+            names.push(transport.address().to_string());
+            let size = SCRATCH.min(transport.max_grant());
+            remote.scratch.push(pool.grant_at(ServerId(server), size)?);
+        }
+        for server in 0..servers {
+            let mut list = Writer::default();
+            for grant in grants.iter().filter(|grant| grant.server.0 == server) {
+                list.u64(grant.id.0);
+            }
+            names.iter().for_each(|name| list.text(name));
+            let scratch = &remote.scratch[server as usize];
+            if list.0.len() as u64 > scratch.bytes.0 {
+                return Err(HeapError::Agent(
+                    names[server as usize].clone(),
+                    "the heap has too many regions for it; make them larger".to_string(),
+                ));
+            }
+            pool.write(scratch, 0, &list.0)?;
+            let mut body = Writer::default();
+            body.u8(Op::Attach as u8);
+            geometry.encode(&mut body);
+            body.u32(server);
+            body.u32(servers);
+            body.0.extend_from_slice(&token);
+            body.u64(scratch.id.0);
+            body.u32(list.0.len() as u32);
+            remote.call(server, body.0)?;
+        }
+        Ok(remote)
+    }
+
+    pub fn servers(&self) -> u32 {
+        self.scratch.len() as u32
+    }
+
+    fn lock(&self, server: u32) -> MutexGuard<'_, ()> {
+        self.locks[server as usize]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self, server: u32) -> String {
+        match self.pool.transport(ServerId(server)) {
+            Ok(transport) => transport.address().to_string(),
+            Err(_) => format!("server {server}"),
+        }
+    }
+
+    fn call(&self, server: u32, body: Vec<u8>) -> Result<Vec<u8>, HeapError> {
+        let transport = self.pool.transport(ServerId(server))?;
+        match transport.call(Control::Agent(body), CALL) {
+            Ok(Answer::Agent(answer)) => Ok(answer),
+            Ok(_) => Err(unclear(Short)),
+            // One that does not know the request closes the connection for it.
+            Err(NetError::Refused(address, refusal))
+                if matches!(refusal.code, ErrorCode::NoAgent | ErrorCode::Malformed) =>
+            {
+                Err(HeapError::NoAgent(address.to_string()))
+            }
+            Err(NetError::Refused(address, refusal)) if refusal.code == ErrorCode::AgentRefused => {
+                Err(HeapError::Agent(
+                    address.to_string(),
+                    refusal.remark.to_string(),
+                ))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts input into an agent's hands.
+    fn send(&self, server: u32, input: &[u8]) -> Result<(), HeapError> {
+        let scratch = &self.scratch[server as usize];
+        for chunk in input.chunks(scratch.bytes.0 as usize) {
+            self.pool.write(scratch, 0, chunk)?;
+            let mut body = Writer::default();
+            body.u8(Op::Append as u8);
+            body.u32(chunk.len() as u32);
+            self.call(server, body.0)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a task.
+    pub fn start(&self, server: u32, task: Task, input: &[u8]) -> Result<(), HeapError> {
+        let _mine = self.lock(server);
+        let mut body = Writer::default();
+        body.u8(Op::Run as u8);
+        body.u8(task as u8);
+        if input.len() < MAX_BODY - 8 {
+            body.0.extend_from_slice(input);
+        } else {
+            self.send(server, input)?;
+        }
+        self.call(server, body.0).map(|_| ())
+    }
+
+    /// More to trace.
+    pub fn roots(&self, server: u32, words: &[u64]) -> Result<(), HeapError> {
+        let _mine = self.lock(server);
+        let mut input = Writer::default();
+        input.words(words);
+        self.send(server, &input.0)?;
+        self.call(server, vec![Op::Roots as u8]).map(|_| ())
+    }
+
+    pub fn poll(&self, server: u32) -> Result<Polled, HeapError> {
+        let answer = self.call(server, vec![Op::Poll as u8])?;
+        let mut r = Reader::new(&answer);
+        let polled = Polled {
+            flags: Flags::from_byte(r.u8().map_err(unclear)?),
+            pending: r.u32().map_err(unclear)?,
+            result_len: r.u64().map_err(unclear)?,
+        };
+        let error = r.text().map_err(unclear)?;
+        if !error.is_empty() {
+            return Err(HeapError::Agent(self.name(server), error));
+        }
+        Ok(polled)
+    }
+
+    /// Waits until an agent has done all its tasks; the result of the last.
+    pub fn wait(&self, server: u32) -> Result<Vec<u8>, HeapError> {
+        let ends = clock::now() + Nanos::from(TASK);
+        let mut spins = 0;
+        let len = loop {
+            let polled = self.poll(server)?;
+            if polled.pending == 0 {
+                break polled.result_len;
+            }
+            if clock::now() > ends {
+                let why = format!("it did not finish a task within {TASK:?}");
+                return Err(HeapError::Agent(self.name(server), why));
+            }
+            nap(&mut spins);
+        };
+        let _mine = self.lock(server);
+        let scratch = &self.scratch[server as usize];
+        let mut result = Vec::with_capacity(len as usize);
+        while (result.len() as u64) < len {
+            let mut body = Writer::default();
+            body.u8(Op::Fetch as u8);
+            body.u64(result.len() as u64);
+            let answer = self.call(server, body.0)?;
+            let got = Reader::new(&answer).u64().map_err(unclear)? as usize;
+            if got == 0 {
+                return Err(unclear(Short));
+            }
+            let had = result.len();
+            result.resize(had + got, 0);
+            self.pool.read(scratch, 0, &mut result[had..])?;
+        }
+        Ok(result)
+    }
+
+    /// Gives every server its input and waits for all; the results in order.
+    pub fn all(&self, task: Task, inputs: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, HeapError> {
+        for (server, input) in (0..).zip(inputs) {
+            self.start(server, task, input)?;
+        }
+        (0..self.servers())
+            .map(|server| self.wait(server))
+            .collect()
+    }
+
+    pub fn add_type(&self, descriptor: &TypeDescriptor) -> Result<(), HeapError> {
+        let mut input = Writer::default();
+        descriptor.encode(&mut input);
+        let inputs = vec![input.0; self.servers() as usize];
+        self.all(Task::Types, &inputs).map(|_| ())
+    }
+
+    pub fn stats(&self) -> Vec<AgentStats> {
+        let ask = |server| -> Result<AgentStats, HeapError> {
+            let answer = self.call(server, vec![Op::Stats as u8])?;
+            let mut r = Reader::new(&answer);
+            let mut next = || r.u64().map_err(unclear);
+            Ok(AgentStats {
+                server: self.name(server),
+                metadata: Bytes(next()?),
+                metadata_peak: Bytes(next()?),
+                served: Bytes(next()?),
+                cpu_seconds: next()? as f64 / 1e9,
+                traced_objects: next()?,
+                moved: Bytes(next()?),
+                discarded_traces: next()?,
+            })
+        };
+        // One that does not answer has nothing to report.
+        (0..self.servers())
+            .filter_map(|server| ask(server).ok())
+            .collect()
+    }
+
+    pub fn detach(&self) {
+        if self.detached.swap(true, Relaxed) {
+            return;
+        }
+        for server in 0..self.servers() {
+            let _ = self.call(server, vec![Op::Detach as u8]);
+        }
+        let _ = self.pool.release(&self.scratch);
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Looks again soon at first, then more rarely.
+pub fn nap(spins: &mut u32) {
+    if *spins < 20 {
+        wait_a_moment(spins);
+    } else {
+        *spins += 1;
+        std::thread::sleep(Duration::from_micros(u64::from(*spins).min(200)));
+    }
+}

@@ -1,0 +1,270 @@
+//! Load: closed (so many calls under way at any time) and open (calls arrive when they arrive).
+//!
+//! The open generator draws the times between arrivals from an exponential distribution and measures
+//! each call from the moment at which it was due, not from the moment at which the generator came to
+//! send it; so a side that stalls is charged for everybody whom it kept waiting (no coordinated
+//! omission).
+
+use super::stage::failed;
+use crate::failure::Failure;
+use hdrhistogram::Histogram;
+use muninn_sys::clock;
+use muninn_types::{Bytes, Nanos, SplitMix64};
+use muninn_wic::apps::{kv, list, log};
+use muninn_wic::{CallError, Finished, Place, Service};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Keys of the store, half of what fits.
+const KEYS: u64 = 100_000;
+/// Calls under way at most when more arrive than are served: then the load is too high anyway.
+const BACKLOG_MAX: usize = 20_000;
+
+/// An application, its memory filled.
+#[derive(Debug)]
+pub enum App {
+    List { ring: list::Ring, nodes: u32 },
+    Log,
+    Kv { keys: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AppName {
+    List,
+    Log,
+    Kv,
+}
+
+impl AppName {
+    pub const fn name(self) -> &'static str {
+        match self {
+            AppName::List => "list",
+            AppName::Log => "log",
+            AppName::Kv => "kv",
+        }
+    }
+    /// What it needs unless told otherwise.
+    pub const fn bytes(self) -> Bytes {
+        match self {
+            AppName::List => Bytes::mib(64),
+            AppName::Log => Bytes::mib(16),
+            AppName::Kv => Bytes::mib(16),
+        }
+    }
+}
+
+impl App {
+    /// Fills the memory, at the server where that takes functions: it is fastest there.
+    pub fn fill(
+        name: AppName,
+        service: &Service,
+        nodes: u32,
+        place: Place,
+    ) -> Result<App, Failure> {
+        service.set_place(Place::Server);
+        let filled = App::fill_here(name, service, nodes);
+        service.set_place(place);
+        filled
+    }
+
+    /// The same, for traversals of another length.
+    pub fn with_nodes(mut self, count: u32) -> App {
+        if let App::List { nodes, .. } = &mut self {
+            *nodes = count;
+        }
+        self
+    }
+
+    fn fill_here(name: AppName, service: &Service, nodes: u32) -> Result<App, Failure> {
+        let (base, end) = service.range();
+        Ok(match name {
+            AppName::List => {
+                let count = (end.0 - base.0) / list::STRIDE;
+                let ring = list::Ring::new(base, count as u32, 1);
+                ring.build(service).map_err(failed)?;
+                App::List { ring, nodes }
+            }
+            AppName::Log => App::Log,
+            AppName::Kv => {
+                let keys = KEYS.min((end.0 - base.0) / 64);
+                let app = App::Kv { keys };
+                for key in 1..=keys {
+                    if service.under_way() >= 64 {
+                        let done = service.poll(Duration::from_secs(10));
+                        done.map_or(Ok(()), |done| done.result.map(|_| ()))
+                            .map_err(failed)?;
+                    }
+                    service.start(kv::update, &(key, key), key, clock::now());
+                }
+                while service.under_way() > 0 {
+                    let done = service.poll(Duration::from_secs(10));
+                    done.map_or(Ok(()), |done| done.result.map(|_| ()))
+                        .map_err(failed)?;
+                }
+                app
+            }
+        })
+    }
+
+    /// Starts one call, as the application's mix has it.
+    fn start(&self, service: &Service, rng: &mut SplitMix64, token: u64, due: Nanos) {
+        match self {
+            App::List { ring, nodes } => {
+                let start = rng.below(u64::from(ring.count())) as u32;
+                let args = (ring.address(start).0, *nodes);
+                service.start(list::traverse, &args, token, due);
+            }
+            App::Log if rng.below(2) == 0 => {
+                service.start(log::append, &(1, token), token, due);
+            }
+            App::Log => service.start(log::read_tail, &(), token, due),
+            App::Kv { keys } => {
+                let key = 1 + rng.below(*keys);
+                match rng.below(2) {
+                    0 => service.start(kv::update, &(key, token), token, due),
+                    _ => service.start(kv::query, &key, token, due),
+                }
+            }
+        }
+    }
+}
+
+/// What a load came to.
+#[derive(Debug)]
+pub struct Loaded {
+    pub calls: u64,
+    pub failed: u64,
+    pub error: Option<CallError>,
+    pub elapsed: Duration,
+    pub accesses: u64,
+    pub latency: Histogram<u64>,
+}
+
+impl Loaded {
+    fn new() -> Loaded {
+        Loaded {
+            calls: 0,
+            failed: 0,
+            error: None,
+            elapsed: Duration::ZERO,
+            accesses: 0,
+            // A tenth of a microsecond to a hundred seconds, to three digits.
+            latency: Histogram::new_with_bounds(1, 100_000_000_000, 3)
+                .expect("the bounds are a constant"),
+        }
+    }
+    fn take(&mut self, finished: Finished, counts: bool) {
+        if !counts {
+            return;
+        }
+        self.accesses += u64::from(finished.accesses);
+        self.latency.saturating_record(finished.took().0);
+        self.calls += 1;
+        if let Err(error) = finished.result {
+            self.failed += 1;
+            self.error = Some(error);
+        }
+    }
+    pub fn per_second(&self) -> f64 {
+        self.calls as f64 / self.elapsed.as_secs_f64()
+    }
+    pub fn us(&self, percentile: f64) -> f64 {
+        self.latency.value_at_percentile(percentile) as f64 / 1e3
+    }
+    pub fn mean_us(&self) -> f64 {
+        self.latency.mean() / 1e3
+    }
+    pub fn accesses_per_call(&self) -> f64 {
+        self.accesses as f64 / self.calls.max(1) as f64
+    }
+}
+
+/// `in_flight` calls at any time, for `time` after a warm-up.
+pub fn closed(
+    service: &Service,
+    app: &App,
+    in_flight: usize,
+    (warm_up, time): (Duration, Duration),
+) -> Result<Loaded, Failure> {
+    let mut loaded = Loaded::new();
+    let mut rng = SplitMix64::new(7);
+    let mut token = 0;
+    let mut start_one = |service: &Service| {
+        token = (token + 1) & 0x3fff_ffff;
+        app.start(service, &mut rng, token, clock::now());
+    };
+    let begin = clock::now() + Nanos::from(warm_up);
+    let ends = begin + Nanos::from(time);
+    for _ in 0..in_flight {
+        start_one(service);
+    }
+    loop {
+        let finished = service.poll(Duration::from_secs(30));
+        let finished = finished.ok_or_else(|| failed("no call ended for 30 s"))?;
+        let at = finished.ended;
+        loaded.take(finished, at >= begin);
+        if at >= ends {
+            loaded.elapsed = (at - begin).into();
+            break;
+        }
+        start_one(service);
+    }
+    empty(service)?;
+    Ok(loaded)
+}
+
+/// `rate` calls a second, at random times, for `time` after a warm-up.
+pub fn open(
+    service: &Service,
+    app: &App,
+    rate: f64,
+    (warm_up, time): (Duration, Duration),
+) -> Result<Loaded, Failure> {
+    let mut loaded = Loaded::new();
+    let mut rng = SplitMix64::new(7);
+    let mut token = 0;
+    let begin = clock::now() + Nanos::from(warm_up);
+    let ends = begin + Nanos::from(time);
+    let mut due = clock::now();
+    loop {
+        let now = clock::now();
+        if now >= ends {
+            break;
+        }
+        while due <= now && service.under_way() < BACKLOG_MAX {
+            token = (token + 1) & 0x3fff_ffff;
+            app.start(service, &mut rng, token, due);
+            let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            due += Nanos((-(1.0 - uniform).ln() * 1e9 / rate) as u64);
+        }
+        while let Some(finished) = service.poll(Duration::ZERO) {
+            let counts = finished.started >= begin;
+            loaded.take(finished, counts);
+            if due <= clock::now() {
+                break;
+            }
+        }
+    }
+    loaded.elapsed = time;
+    let done = loaded.calls;
+    // Those that are still under way were due, too.
+    while service.under_way() > 0 {
+        let finished = service.poll(Duration::from_secs(30));
+        let finished = finished.ok_or_else(|| failed("no call ended for 30 s"))?;
+        loaded.take(finished, true);
+    }
+    while service.poll(Duration::ZERO).is_some() {}
+    loaded.calls = done.max(1);
+    Ok(loaded)
+}
+
+/// Waits for all that is under way, and takes what has ended.
+fn empty(service: &Service) -> Result<(), Failure> {
+    while service.under_way() > 0 {
+        let finished = service.poll(Duration::from_secs(30));
+        finished.ok_or_else(|| failed("no call ended for 30 s"))?;
+    }
+    while service.poll(Duration::ZERO).is_some() {}
+    Ok(())
+}

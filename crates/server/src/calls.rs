@@ -1,0 +1,164 @@
+//! Calls: functions that clients ask the server to run on a service's memory.
+//!
+//! The server does not know what a function is. Whoever starts it may give it a [`CallFactory`],
+//! which makes one [`CallHost`] for each event loop; the loop hands calls in, lets the host run for a
+//! bounded time between two looks at its sockets, and sends what has ended. A host is made, used and
+//! dropped by one thread. Without a factory every call is refused.
+
+use crate::segment::MemfdBacking;
+use muninn_proto::server::{CallerOf, Service, Shard, Surroundings};
+use muninn_sys::signal::PidFd;
+use muninn_types::{ConnId, Nanos};
+use muninn_wire::{Called, ErrorCode, Refusal};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most calls that one event loop has under way.
+pub const CALLS_MAX: usize = 4096;
+/// Calls that are collected before the host runs, while more connections are ready.
+pub const CALLS_BATCH: usize = 32;
+
+/// Runs without progress before the loop sleeps between them, and for how long.
+const STALLS_SPUN: u32 = 64;
+const STALL_PAUSE: Duration = Duration::from_micros(50);
+
+/// Makes hosts, and knows what they can run.
+pub trait CallFactory: fmt::Debug + Send + Sync {
+    /// The number of a function, or the version that is there instead.
+    fn find(&self, name: &str, version: u32) -> Result<u32, Option<u32>>;
+    /// The host of event loop `index`, made on its thread.
+    fn host(&self, index: usize) -> Box<dyn CallHost>;
+}
+
+/// Takes what a call ended with.
+pub type OnEnd<'a> = dyn FnMut(&CallerOf, &Result<Called<'_>, Refusal>) + 'a;
+
+/// Runs the calls of one event loop.
+pub trait CallHost {
+    /// Takes a call. `service` is what its session is tied to under the id that it names.
+    fn submit(
+        &mut self,
+        caller: &CallerOf,
+        service: Option<&Arc<Service<MemfdBacking>>>,
+        args: &[u8],
+        now: Nanos,
+    ) -> Result<(), Refusal>;
+
+    /// Runs calls for a bounded time, and shows those that have ended. False: all that are left wait
+    /// for somebody else.
+    fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool;
+
+    /// Calls taken and not ended.
+    fn under_way(&self) -> usize;
+}
+
+/// What a shard asks the server it belongs to.
+#[derive(Debug)]
+pub struct Around(pub Option<Arc<dyn CallFactory>>);
+
+impl Surroundings for Around {
+    fn find_wic(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
+        match &self.0 {
+            Some(factory) => factory.find(name, version),
+            None => Err(None),
+        }
+    }
+    fn is_alive(&self, pid: i32) -> bool {
+        match PidFd::open(pid) {
+            Ok(process) => process.is_alive(),
+            // No such process, or no descriptor left to look at it with.
+            Err(_) => std::path::Path::new(&format!("/proc/{pid}")).exists(),
+        }
+    }
+}
+
+/// The calls of one event loop.
+pub struct Calls {
+    host: Option<Box<dyn CallHost>>,
+    /// Handed in since the host last ran.
+    fresh: usize,
+    /// Not taken by the host.
+    refused: Vec<(CallerOf, Refusal)>,
+    /// Runs in a row in which nothing went on.
+    stalls: u32,
+}
+
+impl Calls {
+    pub fn new(host: Option<Box<dyn CallHost>>) -> Calls {
+        Calls {
+            host,
+            fresh: 0,
+            refused: Vec::new(),
+            stalls: 0,
+        }
+    }
+
+    pub fn submit(
+        &mut self,
+        shard: &Shard<MemfdBacking>,
+        caller: &CallerOf,
+        args: &[u8],
+        now: Nanos,
+    ) {
+        self.fresh += 1;
+        let taken = match &mut self.host {
+            None => Err(Refusal::new(ErrorCode::NoWic)),
+            Some(host) if host.under_way() >= CALLS_MAX => {
+                Err(Refusal::with(ErrorCode::TooManyCalls, CALLS_MAX as u64, 0))
+            }
+            Some(host) => {
+                let service = shard.service(caller.session, caller.service);
+                host.submit(caller, service, args, now)
+            }
+        };
+        if let Err(refusal) = taken {
+            self.refused.push((*caller, refusal));
+        }
+    }
+
+    /// Handed in since the host last ran.
+    pub fn fresh(&self) -> usize {
+        self.fresh
+    }
+    pub fn is_idle(&self) -> bool {
+        self.refused.is_empty() && self.host.as_ref().is_none_or(|host| host.under_way() == 0)
+    }
+
+    /// How long the loop may sleep before calls are to be run again; None: there are none.
+    pub fn pace(&self) -> Option<Duration> {
+        match self.stalls {
+            _ if self.is_idle() => None,
+            0..STALLS_SPUN => Some(Duration::ZERO),
+            // The holder of a lock may need this very CPU.
+            _ => Some(STALL_PAUSE),
+        }
+    }
+
+    /// Runs for a bounded time; `deliver` gets the frames of each call that has ended and where to
+    /// send them.
+    pub fn run(
+        &mut self,
+        shard: &mut Shard<MemfdBacking>,
+        now: Nanos,
+        deliver: &mut dyn FnMut(ConnId, &[u8]),
+    ) {
+        self.fresh = 0;
+        let mut frames = Vec::new();
+        let mut end = |caller: &CallerOf, result: &Result<Called<'_>, Refusal>| {
+            frames.clear();
+            if let Some(conn) = shard.called(caller, result, &mut frames) {
+                deliver(conn, &frames);
+            }
+        };
+        for (caller, refusal) in self.refused.drain(..) {
+            end(&caller, &Err(refusal));
+        }
+        if let Some(host) = &mut self.host {
+            self.stalls = match host.run(now, &mut end) {
+                true => 0,
+                false => self.stalls.saturating_add(1),
+            };
+        }
+    }
+}

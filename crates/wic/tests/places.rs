@@ -1,0 +1,62 @@
+//! One function, every place, every transport: the same replies.
+
+mod common;
+
+use common::{EVERYWHERE, Over, World};
+use muninn_types::SplitMix64;
+use muninn_wic::apps::list::{Ring, traverse};
+use muninn_wic::local::LocalHosts;
+use muninn_wic::{Place, Service};
+
+fn walk(service: &Service, ring: &Ring, rng: &mut SplitMix64, calls: u32) {
+    for _ in 0..calls {
+        let start = rng.below(u64::from(ring.count())) as u32;
+        let hops = 1 + rng.below(16) as u32;
+        let found = service
+            .run(traverse, (ring.address(start).0, hops))
+            .unwrap();
+        assert_eq!(found, ring.walk(start, hops), "{hops} nodes from {start}");
+    }
+}
+
+#[test]
+fn a_list_is_walked_at_every_place() {
+    for hosts in [LocalHosts::sync(), LocalHosts::prefetching(8)] {
+        let world = World::new(hosts).with_nic();
+        let keeper = world.open(Over::Shm, "list", Place::Client);
+        let ring = Ring::new(keeper.range().0, 1000, 7);
+        ring.build(&keeper).unwrap();
+        let mut rng = SplitMix64::new(11);
+        for (over, place) in EVERYWHERE {
+            let service = world.open(over, "list", place);
+            walk(&service, &ring, &mut rng, 50);
+        }
+    }
+}
+
+#[test]
+fn many_calls_are_under_way_at_once() {
+    let world = World::new(LocalHosts::prefetching(8)).with_nic();
+    for (over, place) in EVERYWHERE {
+        let service = world.open(over, "list", place);
+        let ring = Ring::new(service.range().0, 1000, 7);
+        ring.build(&service).unwrap();
+        let walks: Vec<_> = (0..200)
+            .map(|i| (i, service.call(traverse, (ring.address(i).0, 1 + i % 7))))
+            .collect();
+        service.block_on(async {
+            // Started together, awaited one after the other.
+            let mut walks: Vec<_> = walks.into_iter().map(|(i, w)| (i, Box::pin(w))).collect();
+            for (_, walk) in &mut walks {
+                std::future::poll_fn(|cx| {
+                    let _ = walk.as_mut().poll(cx);
+                    std::task::Poll::Ready(())
+                })
+                .await;
+            }
+            for (i, walk) in walks {
+                assert_eq!(walk.await.unwrap(), ring.walk(i, 1 + i % 7));
+            }
+        });
+    }
+}
