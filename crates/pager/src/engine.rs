@@ -35,6 +35,8 @@ pub struct Settings {
     pub prefetch: PrefetchPolicy,
     /// The most that may be far.
     pub max_far: Option<Bytes>,
+    /// As if the kernel could not move pages.
+    pub no_move: bool,
 }
 
 /// The process cannot go on: some of its memory is out of reach.
@@ -56,7 +58,7 @@ pub enum Fatal {
 /// program.
 const OVERDRAFT: u64 = Bytes::mib(8).0 / PAGE_SIZE as u64;
 /// How long a full pool is waited for, and how often it is asked.
-const FULL_PATIENCE: Nanos = Nanos::millis(15_000);
+const FULL_PATIENCE: Nanos = Nanos::millis(12_000);
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// A part of the allowance is for pages on their way out, between these.
 const STAGED_SHARE: u64 = 16;
@@ -100,7 +102,8 @@ pub struct Engine<K, F> {
     pub(crate) scratch: Box<[Page]>,
     /// The pool had no room; looked at again when the allowance changes.
     pub(crate) full: Option<String>,
-    full_since: Option<Nanos>,
+    /// Since when nothing was to be had, while the program went without.
+    pub(crate) full_since: Option<Nanos>,
 }
 
 /// Zeros that take no memory until somebody reads them, and then one page.
@@ -205,7 +208,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// little above what is allowed.
     pub(crate) fn check_overdraft(&mut self) -> Result<(), Fatal> {
         let Some(why) = &self.full else {
-            self.full_since = None;
             return Ok(());
         };
         if self.held() <= self.allowed.saturating_add(OVERDRAFT) {

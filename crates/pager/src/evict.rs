@@ -260,7 +260,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 return Ok(false);
             }
             match self.far.grant() {
-                Ok(grant) => self.slots.add(grant),
+                Ok(grant) => {
+                    self.slots.add(grant);
+                    self.full_since = None;
+                }
                 Err(FarError::Full(why)) => self.full = Some(why),
                 Err(FarError::Lost(why)) => return Err(Fatal::Lost(why)),
             }

@@ -138,6 +138,7 @@ impl World {
             evict,
             prefetch,
             max_far: None,
+            no_move: false,
         };
         World {
             engine: Engine::new(kernel, far, frames, &settings),

@@ -164,6 +164,7 @@ impl Runtime {
             evict: self.config.evict,
             prefetch: self.config.prefetch,
             max_far: self.config.max_far,
+            no_move: self.config.no_move,
         };
         let for_pager = Arc::clone(&shared);
         let work = move || {
@@ -204,6 +205,13 @@ fn begin(
             (device, false) => (device, State::Deaf, None),
         },
     };
+    if settings.no_move || !device.features().contains(Features::MOVE) {
+        return Err(
+            "this kernel's userfaultfd has no UFFDIO_MOVE, without which the program's memory \
+                    cannot be made to fit: Linux 6.8 or newer has it"
+                .to_string(),
+        );
+    }
     device.set_blocking(true).map_err(text)?;
     // SAFETY: nothing is kept in the bell.
     unsafe { device.register(shared.bell(), RegisterMode::MISSING) }.map_err(text)?;
@@ -235,7 +243,7 @@ fn take_over(link: Link, transports: &[Arc<dyn Transport>]) -> Result<Inheritanc
             "the parent process could not share its memory: {why}{gone}"
         ));
     };
-    let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0);
+    let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0 | Features::MOVE.0);
     let device = Userfaultfd::from_fd(device, features);
     let bytes = Memfd::from_fd(file)
         .and_then(|file| file.read_all())
