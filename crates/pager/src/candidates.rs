@@ -26,7 +26,9 @@ impl Candidates {
         let (mut from, mut end) = (entry.start, entry.end);
         let of_library = self.library_end.take() == Some(entry.start);
         if let MapKind::File { path, .. } = entry.kind {
-            self.library_end = (path != program).then_some(entry.end);
+            // Zeroed data follows data: shared files and code are followed by anything.
+            let data = entry.permissions.write && !entry.permissions.shared;
+            self.library_end = (data && path != program).then_some(entry.end);
         }
         if of_library || !entry.is_private_anonymous() {
             end = from;
@@ -54,6 +56,7 @@ mod tests {
 7ffff0000000-7ffff0100000 rw-p 00000000 00:00 0 \n\
 7ffff0100000-7ffff0200000 r--p 00000000 00:00 0 \n\
 7ffff0200000-7ffff0300000 rw-s 00000000 00:01 9 /dev/zero (deleted)\n\
+7ffff0300000-7ffff0400000 rw-p 00000000 00:00 0 \n\
 7ffff7c00000-7ffff7c01000 rw-p 00000000 08:01 12 /lib/libc.so.6\n\
 7ffff7c01000-7ffff7c0e000 rw-p 00000000 00:00 0 \n\
 7ffff7d00000-7ffff7e00000 rw-p 00000000 00:00 0 [anon:arena]\n\
@@ -67,6 +70,8 @@ mod tests {
             0x5555_5555_9000,
             0x5555_5555_d000,
             0x7fff_f000_0000,
+            // Beside a shared file, by chance.
+            0x7fff_f030_0000,
             0x7fff_f7d0_0000,
         ];
         assert_eq!(picked, expected);
