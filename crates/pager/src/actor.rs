@@ -61,6 +61,9 @@ pub struct Actor {
     sleeps: bool,
     /// A fault was just served.
     served: bool,
+    /// Eviction met a change of the address space: trying again at once would keep the thread that
+    /// makes it from the processor.
+    changing: bool,
 }
 
 impl std::fmt::Debug for Actor {
@@ -85,6 +88,7 @@ impl Actor {
             pending: Vec::with_capacity(PENDING_MAX),
             sleeps: true,
             served: false,
+            changing: false,
         }
     }
 
@@ -132,7 +136,9 @@ impl Actor {
 
     /// How long to wait for events; `None` where reading them may sleep.
     fn patience(&mut self) -> Option<Duration> {
-        if !self.pending.is_empty() || self.shared.has_offers() || self.order.is_waiting() {
+        let changing = std::mem::take(&mut self.changing);
+        let waiting = changing || self.shared.has_offers() || self.order.is_waiting();
+        if waiting || !self.pending.is_empty() {
             return Some(CHANGE_WAIT);
         }
         if !self.births.is_empty() {
@@ -395,7 +401,7 @@ impl Actor {
         match evicted {
             Evicted::Pages(pages) => self.shared.note_evicted(pages, took),
             Evicted::Nothing => self.engine.rest_eviction(),
-            Evicted::Changing => {}
+            Evicted::Changing => self.changing = true,
         }
         Ok(matches!(evicted, Evicted::Pages(_)))
     }

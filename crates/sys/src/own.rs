@@ -172,8 +172,11 @@ pub enum Priority {
 pub fn raise_priority(priority: Priority) -> bool {
     if priority == Priority::Immediate {
         let first = libc::sched_param { sched_priority: 1 };
+        // Threads that this one starts are ordinary again: one with much work would hold up
+        // everything else on its processor.
+        let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         // SAFETY: plain system call on the calling thread.
-        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) } == 0 {
+        if unsafe { libc::sched_setscheduler(0, policy, &first) } == 0 {
             return true;
         }
     }
