@@ -197,7 +197,10 @@ impl Actor {
 
     fn follow_event(&mut self, event: Event<Userfaultfd>) -> Result<(), Fatal> {
         match event {
-            Event::Fault(fault) => self.pending.push(fault),
+            Event::Fault(fault) => {
+                self.shared.note_fault_of(fault.thread);
+                self.pending.push(fault);
+            }
             Event::Remove(range) if self.shared.is_bell(range) => {}
             Event::Remove(range) => {
                 self.removed.insert(range, clock::now());

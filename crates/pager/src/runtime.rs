@@ -17,6 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use muninn_job::{Config, Job, Place};
 use muninn_net::{Control, Keeping, Key, SessionOptions, Transport};
+use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
 use muninn_sys::own::{self, Priority};
 use muninn_sys::pm_qos;
@@ -78,7 +79,7 @@ impl Runtime {
         if separate.is_err() {
             return;
         }
-        own::raise_priority(Priority::Immediate);
+        own::set_priority(Thread::Current, Priority::Immediate);
         // SAFETY: this thread's own copy, kept open for it just now.
         let link = link.map(|fd| Link::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
         let opened = Job::open(job_path).and_then(|job| Ok((job.config()?, job)));
@@ -168,7 +169,10 @@ impl Runtime {
         };
         let for_pager = Arc::clone(&shared);
         let work = move || {
-            own::raise_priority(Priority::Raised);
+            // Who may not raise a priority may not go back from behind others either.
+            if own::set_priority(Thread::Current, Priority::Raised) {
+                for_pager.set_pager(affinity::current_thread_id());
+            }
             // A processor that sleeps deeply takes longer to wake than a page takes to come.
             let _awake = pm_qos::keep_awake();
             match begin(link, clerk, place, for_pager, &settings) {

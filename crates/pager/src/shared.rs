@@ -13,7 +13,7 @@ use muninn_sys::own;
 use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PageNo};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ranges that wait to be taken over.
@@ -34,6 +34,11 @@ pub struct Shared {
     evict_ns: AtomicU64,
     offers: Mutex<Vec<PageRange>>,
     offered: AtomicBool,
+    /// The pager's thread; 0 before it runs, and where its place is not ours to choose.
+    pager: AtomicI32,
+    /// The thread whose fault was read last, and faults of another than the one before.
+    faulting: AtomicU32,
+    thread_changes: AtomicU64,
     /// Nothing may be evicted: everything is wanted near.
     hold_still: AtomicBool,
     bell: Mapping,
@@ -54,6 +59,9 @@ impl Shared {
             evict_ns: AtomicU64::new(0),
             offers: Mutex::new(Vec::with_capacity(OFFERS_MAX)),
             offered: AtomicBool::new(false),
+            pager: AtomicI32::new(0),
+            faulting: AtomicU32::new(0),
+            thread_changes: AtomicU64::new(0),
             hold_still: AtomicBool::new(false),
             bell,
             clerk,
@@ -122,6 +130,29 @@ impl Shared {
     pub fn take_evicted(&self) -> (u64, Nanos) {
         let pages = self.evicted.swap(0, Relaxed);
         (pages, Nanos(self.evict_ns.swap(0, Relaxed)))
+    }
+
+    /// The pager's thread, once it may be placed.
+    pub fn pager(&self) -> Option<i32> {
+        Some(self.pager.load(Relaxed)).filter(|&thread| thread != 0)
+    }
+    pub fn set_pager(&self, thread: i32) {
+        self.pager.store(thread, Relaxed);
+    }
+    pub fn note_fault_of(&self, thread: u32) {
+        // Only the pager writes here.
+        if self.faulting.load(Relaxed) != thread {
+            self.faulting.store(thread, Relaxed);
+            let changes = self.thread_changes.load(Relaxed);
+            self.thread_changes.store(changes + 1, Relaxed);
+        }
+    }
+    /// The thread whose fault was read last.
+    pub fn faulting(&self) -> u32 {
+        self.faulting.load(Relaxed)
+    }
+    pub fn thread_changes(&self) -> u64 {
+        self.thread_changes.load(Relaxed)
     }
 
     fn offers(&self) -> MutexGuard<'_, Vec<PageRange>> {

@@ -10,9 +10,12 @@ use crate::candidates::Candidates;
 use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
 use muninn_job::{Job, Place};
+use muninn_policy::seat::{Look, Seat, Seating};
 use muninn_policy::share::share;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
+use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
+use muninn_sys::own::{self, Priority};
 use muninn_sys::proc::{StatmReader, for_each_map};
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE};
@@ -39,6 +42,8 @@ const HEADROOM: Bytes = Bytes::mib(8);
 const CALM_PAGES: u64 = 16;
 /// After so many looks without growth the reserve is used.
 const CALM_TICKS: u32 = 64;
+/// Looks between two questions on which processor the program is.
+const FOLLOW_TICKS: u32 = 4;
 /// The buffer that maps are read through.
 const MAPS_BUFFER: usize = 64 << 10;
 
@@ -61,6 +66,13 @@ pub struct Steward {
     growth_rate: f64,
     /// Looks since memory grew that is not managed.
     calm: u32,
+    seating: Seating,
+    /// Counters at the last look.
+    looked: Look,
+    /// The processors this process was given.
+    cpus: Vec<usize>,
+    /// Where the pager sits, while it sits beside the program.
+    cpu: Option<usize>,
 }
 
 /// What a look found.
@@ -97,6 +109,10 @@ impl Steward {
             sampled_at: clock::now(),
             growth_rate: 0.0,
             calm: 0,
+            seating: Seating::default(),
+            looked: Look::default(),
+            cpus: affinity::allowed().unwrap_or_default(),
+            cpu: None,
         }
     }
 
@@ -205,8 +221,56 @@ impl Steward {
             self.find_memory();
             shared.offer(&self.found);
         }
-        if look || held > background || fork::wants_near() {
+        // A pager that serves faults looks around as it goes. One that sits behind the program
+        // might not hear for long.
+        let busy = self.take_seat(shared);
+        if !busy && (look || held > background || fork::wants_near()) {
             shared.ring();
+        }
+    }
+
+    /// Follows the program's faults with the pager's place; whether faults were served since the
+    /// last look.
+    fn take_seat(&mut self, shared: &Shared) -> bool {
+        let counters = self.place.counters();
+        let now = Look {
+            faults: counters.faults.load(Relaxed),
+            prefetched: counters.prefetched.load(Relaxed),
+            changes: shared.thread_changes(),
+        };
+        let before = std::mem::replace(&mut self.looked, now);
+        let look = Look {
+            faults: now.faults - before.faults,
+            prefetched: now.prefetched - before.prefetched,
+            changes: now.changes - before.changes,
+        };
+        if let Some(pager) = shared.pager().filter(|_| self.cpus.len() > 1) {
+            match self.seating.handle_look(look) {
+                Seat::Beside => self.seat_beside(Thread::Id(pager), shared.faulting()),
+                Seat::Free => self.set_free(Thread::Id(pager)),
+            }
+        }
+        look.faults > 0
+    }
+
+    fn seat_beside(&mut self, pager: Thread, program: u32) {
+        let follow = self.cpu.is_none() || self.ticks.is_multiple_of(FOLLOW_TICKS);
+        let Some(cpu) = affinity::last_cpu(program).filter(|_| follow) else {
+            return;
+        };
+        if self.cpu == Some(cpu) || affinity::pin(pager, cpu).is_err() {
+            return;
+        }
+        if self.cpu.is_none() {
+            own::set_priority(pager, Priority::Behind);
+        }
+        self.cpu = Some(cpu);
+    }
+
+    fn set_free(&mut self, pager: Thread) {
+        if self.cpu.take().is_some() {
+            own::set_priority(pager, Priority::Raised);
+            let _ = affinity::allow(pager, &self.cpus);
         }
     }
 

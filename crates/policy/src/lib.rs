@@ -13,6 +13,7 @@ pub mod prefetch;
 pub mod profile;
 pub mod rebalance;
 pub mod replenish;
+pub mod seat;
 pub mod share;
 pub mod threshold;
 pub mod urgency;

@@ -63,7 +63,7 @@ impl Thread {
             Thread::Id(id) => Pid::from_raw(id.max(0)),
         }
     }
-    fn number(self) -> i32 {
+    pub(crate) fn number(self) -> i32 {
         match self {
             Thread::Current => current_thread_id(),
             Thread::Id(id) => id,
@@ -126,11 +126,9 @@ pub fn pin(thread: Thread, cpu: usize) -> Result<(), AffinityError> {
     Scheduler.set(thread, &[cpu])
 }
 
-/// Lets a thread run anywhere that the machine (and its cgroup) allows.
-pub fn unpin(thread: Thread) -> Result<(), AffinityError> {
-    // The kernel leaves out those that are not there.
-    let all: [usize; 256] = std::array::from_fn(|cpu| cpu);
-    Scheduler.set(thread, &all)
+/// Lets a thread run on the processors listed.
+pub fn allow(thread: Thread, cpus: &[usize]) -> Result<(), AffinityError> {
+    Scheduler.set(thread, cpus)
 }
 
 /// The processor that a thread of this process ran on last; `None` when it has ended.

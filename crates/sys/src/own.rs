@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::affinity::Thread;
 use rustix::io::Errno;
 
 /// Ranges that can be claimed.
@@ -166,22 +167,29 @@ pub enum Priority {
     Immediate,
     /// A larger share than ordinary threads.
     Raised,
+    /// Only while no ordinary thread wants the processor.
+    Behind,
 }
 
-/// Raises the calling thread's priority as far as this user may.
-pub fn raise_priority(priority: Priority) -> bool {
-    if priority == Priority::Immediate {
-        let first = libc::sched_param { sched_priority: 1 };
-        // Threads that this one starts are ordinary again: one with much work would hold up
-        // everything else on its processor.
-        let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-        // SAFETY: plain system call on the calling thread.
-        if unsafe { libc::sched_setscheduler(0, policy, &first) } == 0 {
-            return true;
-        }
+/// Sets the priority of a thread of this process, as far as this user may.
+pub fn set_priority(thread: Thread, priority: Priority) -> bool {
+    let thread = thread.number();
+    let schedule = |policy, sched_priority| {
+        let parameters = libc::sched_param { sched_priority };
+        // SAFETY: plain system call on a thread's number.
+        unsafe { libc::sched_setscheduler(thread, policy, &parameters) == 0 }
+    };
+    // Threads that it starts are ordinary again: one with much work that runs before all others
+    // would hold everything up.
+    let immediate = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    match priority {
+        Priority::Behind => return schedule(libc::SCHED_IDLE, 0),
+        Priority::Immediate if schedule(immediate, 1) => return true,
+        _ => {}
     }
-    // SAFETY: plain system call on the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) == 0 }
+    // SAFETY: plain system call on a thread's number.
+    let raised = unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as u32, -15) == 0 };
+    schedule(libc::SCHED_OTHER, 0) && raised
 }
 
 /// Ends this process by a signal, whatever the program does with that signal.
