@@ -421,7 +421,8 @@ impl WireLane {
                 self.sleep(ends);
                 now = clock::now();
             } else {
-                std::hint::spin_loop();
+                // Whoever answers may be waiting for this very processor.
+                std::thread::yield_now();
             }
         }
     }

@@ -26,7 +26,7 @@ use muninn_sys::uffd::{
     EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, RegisterMode,
     Userfaultfd, Wake,
 };
-use muninn_types::PageNo;
+use muninn_types::{Nanos, PageNo};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -36,6 +36,8 @@ const PENDING_MAX: usize = 512;
 /// How long to wait for a change of the address space to pass: the program is in the middle of a
 /// system call, and a change that was read counts as going on until its thread runs again.
 const CHANGE_WAIT: Duration = Duration::from_micros(50);
+/// A program that waits for the next page so soon after one was served is faster than we are.
+const HURRY: Nanos = Nanos(50_000);
 /// Chunks evicted before the events are looked at again.
 const STEPS_MAX: usize = 4;
 /// Regions of present pages that are asked for at a time.
@@ -61,6 +63,7 @@ pub struct Actor {
     sleeps: bool,
     /// A fault was just served.
     served: bool,
+    served_at: Nanos,
     /// Eviction met a change of the address space: trying again at once would keep the thread that
     /// makes it from the processor.
     changing: bool,
@@ -88,6 +91,7 @@ impl Actor {
             pending: Vec::with_capacity(PENDING_MAX),
             sleeps: true,
             served: false,
+            served_at: Nanos(0),
             changing: false,
         }
     }
@@ -254,11 +258,14 @@ impl Actor {
             return Ok(());
         }
         let began = clock::now();
+        let pause = began.saturating_sub(self.served_at);
+        self.engine.set_hurry(pause < HURRY);
         let mut faults = std::mem::take(&mut self.pending);
         let served = self.serve_all(&mut faults);
         self.pending = faults;
         let counters = self.engine.kernel.counters();
-        let took = clock::now().saturating_sub(began);
+        self.served_at = clock::now();
+        let took = self.served_at.saturating_sub(began);
         counters.fault_ns.fetch_add(took.0, Relaxed);
         served
     }

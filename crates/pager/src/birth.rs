@@ -3,17 +3,21 @@
 //! The kernel tells of a fork with a device for the child's memory, and lets the fork go on when that
 //! was read. The thread that forks has knocked at our [`Door`] before; its end of the link stays
 //! open in the child, so that we hear when the child is ready to take its memory over, or is gone.
-//! The fork returns in the parent only then: a parent that ends would take the child's device with
-//! it, and absent pages of the child would read as zeros.
+//! The fork returns in the parent only then. Were the device the parent's alone, a parent that is
+//! killed would take it along, and absent pages of the child would read as zeros; so the child's end
+//! of the link is sent the device at once, and a message that is under way keeps it open. Pages that
+//! nobody answers for any more would be waited for without end, though; so such a child ends with its
+//! parent.
 //!
-//! 1. `Fork` is read: the grants are frozen, a [`Snapshot`] is made.
+//! 1. `Fork` is read: the child is sent its device, the grants are frozen, a [`Snapshot`] is made.
 //! 2. The child's faults are answered from the snapshot.
-//! 3. The child sends `READY`; nothing of its device is read here any more. It is sent the device and
-//!    the snapshot, with tickets for the grants.
+//! 3. The child sends `READY`; nothing of its device is read here any more. It is sent the snapshot,
+//!    with tickets for the grants.
 //! 4. The child sends `DONE` when it has redeemed the tickets: the parent may release grants again.
 //!
 //! A child that did not come through the C library's `fork` has no link. It keeps what it has; if it
-//! touches a far page it is ended, with a message, rather than be given zeros.
+//! touches a far page it is ended, with a message, rather than be given zeros. Known limit: it must
+//! not outlive its parent, whose end would close its device.
 
 use crate::actor::Actor;
 use crate::below::{Far, FarError, Kernel, Transfer};
@@ -32,6 +36,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+/// The child's device.
+pub const DEVICE: &[u8] = b"device";
 /// The child is ready to take its memory over.
 pub const READY: &[u8] = b"ready";
 /// The child has what it needs.
@@ -88,7 +94,9 @@ impl Actor {
         let _ = device.set_blocking(false);
         // The last one who knocked: one before that has given up.
         let door = self.births.door.as_ref();
-        let link = std::iter::from_fn(|| door.and_then(Door::accept)).last();
+        let link = std::iter::from_fn(|| door.and_then(Door::accept))
+            .last()
+            .filter(|link| link.send(DEVICE, &[device.as_fd()]).is_ok());
         self.engine.quiesce();
         let snapshot = Snapshot::of(&self.engine.table, &self.engine.slots, &self.areas);
         fork::count_fork();
@@ -133,8 +141,7 @@ impl Actor {
             Ok(None) => true,
             Ok(Some((len, _))) if &message[..len] == READY => {
                 if let Err(why) = self.hand_over(birth) {
-                    // The child will end itself. Its device stays open until then: without one, its
-                    // absent pages would read as zeros.
+                    // The child will end itself.
                     let _ = birth
                         .link
                         .as_ref()
@@ -214,7 +221,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Sends the child its device and what it must know.
+    /// Sends the child what it must know.
     fn hand_over(&mut self, birth: &mut Birth) -> Result<(), String> {
         // What it did last must be in the snapshot.
         self.answer_for(birth);
@@ -248,7 +255,6 @@ impl Actor {
             .link
             .as_ref()
             .expect("only linked children are handed over");
-        link.send(READY, &[birth.device.as_fd(), file.as_fd()])
-            .map_err(|e| e.to_string())
+        link.send(READY, &[file.as_fd()]).map_err(|e| e.to_string())
     }
 }

@@ -94,6 +94,8 @@ pub struct Engine<K, F> {
     pub(crate) zero_next: (PageNo, u64),
     /// The chunk of the page that is being served: what comes along with it must not push it out.
     pub(crate) guarded: Option<ChunkIndex>,
+    /// The program runs through pages faster than they come.
+    pub(crate) hurry: bool,
     /// A chunk that left while the address space was changing.
     pub(crate) doubt: Option<PageRange>,
     /// Pages of zeros, to copy from.
@@ -138,6 +140,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             max_far_pages: settings.max_far.map_or(u64::MAX, |max| max.0 / page_bytes),
             zero_next: (PageNo(0), 0),
             guarded: None,
+            hurry: false,
             doubt: None,
             zeros: &ZEROS,
             scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),
@@ -166,6 +169,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
     pub fn set_growth_rate(&mut self, bytes_per_s: f64) {
         self.growth_rate = bytes_per_s;
+    }
+
+    /// Whether the program is waiting again as soon as it was served.
+    pub fn set_hurry(&mut self, hurry: bool) {
+        self.hurry = hurry;
     }
 
     /// Pages that should be on their way out while memory is short.

@@ -167,8 +167,15 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 }
             }
         }
+        if moved != 0 {
+            // A hole moves as well as a page: what was not there (the program gave it back this
+            // very moment, or the kernel freed what it may free) did not arrive.
+            let frames = PageRange::new(self.staging.frame(slab, 0), CHUNK_PAGES as u64);
+            moved &= self.kernel.present(frames) as Mask;
+        }
         if self.is_changing() {
-            self.look_into(number, slab, &mut moved);
+            // Whether these pages are what they are taken for shows when the events are read.
+            self.doubt = Some(PageRange::new(number.page(0), CHUNK_PAGES as u64));
         }
         self.clear_resident(index, moved);
         moved
@@ -196,14 +203,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             }
         }
         moved
-    }
-
-    /// The address space began to change while a chunk was moved: some pages may have been gone
-    /// already, and whether the others are what they are taken for shows when the events are read.
-    fn look_into(&mut self, number: ChunkNo, slab: SlabNo, moved: &mut Mask) {
-        let frames = PageRange::new(self.staging.frame(slab, 0), CHUNK_PAGES as u64);
-        *moved &= self.kernel.present(frames) as Mask;
-        self.doubt = Some(PageRange::new(number.page(0), CHUNK_PAGES as u64));
     }
 
     /// Pages that are in our hands: forgets zeros, keeps what is unchanged, writes the rest. How

@@ -41,6 +41,49 @@ struct Arriving {
     frame: Option<PageNo>,
 }
 
+/// Pages that come in together.
+struct Batch {
+    pages: [Arriving; BATCH_MAX],
+    len: usize,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        let none = Arriving {
+            page: PageNo(0),
+            slot: SlotNo(0),
+            hash: Hash::default(),
+            frame: None,
+        };
+        Batch {
+            pages: [none; BATCH_MAX],
+            len: 0,
+        }
+    }
+}
+
+impl Batch {
+    fn push(&mut self, one: Arriving) {
+        self.pages[self.len] = one;
+        self.len += 1;
+    }
+
+    /// Pages and frames both in the order of their addresses: neighbours then move with one call.
+    fn in_order(&mut self) -> &[Arriving] {
+        let pages = &mut self.pages[..self.len];
+        let mut frames = [None; BATCH_MAX];
+        for (frame, arriving) in frames.iter_mut().zip(pages.iter()) {
+            *frame = arriving.frame;
+        }
+        frames[..self.len].sort_unstable();
+        pages.sort_unstable_by_key(|arriving| arriving.page);
+        for (arriving, frame) in pages.iter_mut().zip(frames) {
+            arriving.frame = frame;
+        }
+        pages
+    }
+}
+
 /// The page table as the prefetch policies see it: pages by the lower bits of their numbers.
 struct View<'a, K, F> {
     engine: &'a Engine<K, F>,
@@ -145,18 +188,53 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(Served::Done)
     }
 
-    /// The far page, then those that will be wanted next.
+    /// The far page, then those that will be wanted next. A program that runs through pages faster
+    /// than they come would wait for the next at once: then they all come together.
     fn fetch(&mut self, page: PageNo, thread: u32) -> Result<Served, Fatal> {
-        let mut one = [self.arriving(page)];
-        one[0].frame = self.frame_for_page(0)?;
-        // Making room may have changed nothing about this page: it is remote.
-        let served = self.bring_in(&mut one, Class::Demand)?;
-        if served == Served::Later {
-            return Ok(Served::Later);
+        let upper = page.0 >> 32;
+        let mut window = std::mem::take(&mut self.window);
+        self.guarded = self.table.find(ChunkNo::of(page));
+        let served = if self.hurry {
+            self.plan_window(page, thread, &mut window);
+            let together = window.landing == Landing::Mapped;
+            match self.fetch_together(page, together.then_some(&window)) {
+                Ok(Served::Done) if !together => {
+                    self.fetch_window(&window, upper).map(|()| Served::Done)
+                }
+                other => other,
+            }
+        } else {
+            match self.fetch_together(page, None) {
+                Ok(Served::Done) => {
+                    self.plan_window(page, thread, &mut window);
+                    self.fetch_window(&window, upper).map(|()| Served::Done)
+                }
+                other => other,
+            }
+        };
+        self.guarded = None;
+        self.window = window;
+        if matches!(served, Ok(Served::Done)) {
+            add(&self.counters().faults_remote, 1);
         }
-        add(&self.counters().faults_remote, 1);
-        self.prefetch_after(page, thread)?;
-        Ok(Served::Done)
+        served
+    }
+
+    /// Brings in a page that somebody waits for, with others if there are any.
+    fn fetch_together(
+        &mut self,
+        page: PageNo,
+        window: Option<&prefetch::Window>,
+    ) -> Result<Served, Fatal> {
+        let mut batch = Batch::default();
+        let mut one = self.arriving(page);
+        one.frame = self.frame_for_page(0)?;
+        batch.push(one);
+        if let Some(window) = window {
+            self.gather(window, page.0 >> 32, &mut batch)?;
+            add(&self.counters().prefetched, batch.len as u64 - 1);
+        }
+        self.bring_in(batch.in_order(), Some(page))
     }
 
     /// Brings every far page in; false if the address space changed meanwhile.
@@ -172,8 +250,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 }
             }
             for place in places(self.table.get(index).remote()) {
-                let mut one = [self.arriving(number.page(place))];
-                if self.bring_in(&mut one, Class::Demand)? == Served::Later {
+                let page = number.page(place);
+                if self.bring_in(&[self.arriving(page)], Some(page))? == Served::Later {
                     return Ok(false);
                 }
             }
@@ -196,84 +274,78 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
     }
 
-    fn prefetch_after(&mut self, page: PageNo, thread: u32) -> Result<(), Fatal> {
-        let upper = page.0 >> 32;
-        let mut window = std::mem::take(&mut self.window);
+    /// What will be wanted after a page.
+    fn plan_window(&mut self, page: PageNo, thread: u32, window: &mut prefetch::Window) {
         let mut policy = std::mem::replace(&mut self.prefetch, Box::new(prefetch::NoPrefetch));
         let fault = prefetch::Fault {
             page: PageIndex(page.0 as u32),
             thread,
             source: Source::Far,
         };
-        policy.handle_fault(
-            fault,
-            &View {
-                engine: self,
-                upper,
-            },
-            &mut window,
-        );
+        let view = View {
+            engine: self,
+            upper: page.0 >> 32,
+        };
+        policy.handle_fault(fault, &view, window);
         self.prefetch = policy;
-        self.guarded = self.table.find(ChunkNo::of(page));
-        let result = self.fetch_window(&window, upper);
-        self.guarded = None;
-        self.window = window;
-        result
     }
 
     fn fetch_window(&mut self, window: &prefetch::Window, upper: u64) -> Result<(), Fatal> {
-        let mut wanted = [Arriving {
-            page: PageNo(0),
-            slot: SlotNo(0),
-            hash: Hash::default(),
-            frame: None,
-        }; BATCH_MAX];
-        let mut len = 0;
-        for index in window.pages() {
-            let page = PageNo(upper << 32 | u64::from(index.0));
-            let mut arriving = self.arriving(page);
-            if window.landing == Landing::Mapped {
-                arriving.frame = self.frame_for_page(len as u64)?;
-                // Evicting for one neighbour may have brought another's chunk into motion, never a
-                // remote page; but a window must not push out what it has just brought in.
-                if arriving.frame.is_none() && !self.has_room(len as u64 + 1) {
-                    break;
-                }
-            }
-            wanted[len] = arriving;
-            len += 1;
-        }
-        if len == 0 {
+        let mut batch = Batch::default();
+        self.gather(window, upper, &mut batch)?;
+        if batch.len == 0 {
             return Ok(());
         }
-        // Frames in the order of their addresses: neighbours then move with one call.
-        let wanted = &mut wanted[..len];
-        let mut frames = [None; BATCH_MAX];
-        for (frame, arriving) in frames.iter_mut().zip(wanted.iter()) {
-            *frame = arriving.frame;
-        }
-        frames[..len].sort_unstable();
-        wanted.sort_unstable_by_key(|arriving| arriving.page);
-        for (arriving, frame) in wanted.iter_mut().zip(frames) {
-            arriving.frame = frame;
-        }
-        add(&self.counters().prefetched, len as u64);
+        add(&self.counters().prefetched, batch.len as u64);
         if window.landing == Landing::Mapped {
-            self.bring_in(wanted, Class::Prefetch)?;
+            self.bring_in(batch.in_order(), None)?;
         } else {
-            self.buffer(wanted)?;
+            self.buffer(batch.in_order())?;
         }
         Ok(())
     }
 
-    /// Reads pages into their frames, checks them, and puts them into the program. `Later` if the
-    /// first could not be put there; others that could not are simply still far.
-    fn bring_in(&mut self, arriving: &mut [Arriving], class: Class) -> Result<Served, Fatal> {
+    /// Finds frames for the pages of a window.
+    fn gather(
+        &mut self,
+        window: &prefetch::Window,
+        upper: u64,
+        batch: &mut Batch,
+    ) -> Result<(), Fatal> {
+        for index in window.pages() {
+            if batch.len == BATCH_MAX {
+                break;
+            }
+            let page = PageNo(upper << 32 | u64::from(index.0));
+            let mut arriving = self.arriving(page);
+            if window.landing == Landing::Mapped {
+                arriving.frame = self.frame_for_page(batch.len as u64)?;
+                // Evicting for one neighbour may have brought another's chunk into motion, never a
+                // remote page; but a window must not push out what it has just brought in.
+                if arriving.frame.is_none() && !self.has_room(batch.len as u64 + 1) {
+                    break;
+                }
+            }
+            batch.push(arriving);
+        }
+        Ok(())
+    }
+
+    /// Reads pages into their frames, checks them, and puts them into the program, the lowest last:
+    /// that is the one somebody waits for when memory is read from front to back, and moving pages
+    /// of a thread that runs interrupts it. `Later` if the page `wanted` could not be put there;
+    /// others that could not are simply still far.
+    fn bring_in(&mut self, arriving: &[Arriving], wanted: Option<PageNo>) -> Result<Served, Fatal> {
+        let class = match wanted {
+            Some(_) => Class::Demand,
+            None => Class::Prefetch,
+        };
         self.read_far(arriving, class)?;
-        let mut at = 0;
-        let mut first = Served::Done;
-        while at < arriving.len() {
-            let run = run_length(&arriving[at..]);
+        let mut served = Served::Done;
+        let mut end = arriving.len();
+        while end > 0 {
+            let run = run_length(&arriving[..end]);
+            let at = end - run;
             let page = arriving[at].page;
             let landed = match arriving[at].frame {
                 Some(frame) => self.land(page, frame, run),
@@ -282,23 +354,26 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                     self.copy_in(page, from, 1)
                 }
             };
-            for (offset, one) in arriving[at..at + run].iter().enumerate() {
+            for (offset, one) in arriving[at..end].iter().enumerate() {
+                let is_wanted = wanted == Some(one.page);
                 if offset < landed.pages {
-                    let arrival = match class {
-                        Class::Demand => Arrival::Demand,
-                        _ => Arrival::Prefetch,
+                    let arrival = match is_wanted {
+                        true => Arrival::Demand,
+                        false => Arrival::Prefetch,
                     };
                     self.set_resident(one.page, arrival);
-                } else if let Some(frame) = one.frame {
+                    continue;
+                }
+                if is_wanted && landed.again {
+                    served = Served::Later;
+                }
+                if let Some(frame) = one.frame {
                     self.give_frame(frame);
                 }
             }
-            if at == 0 && landed.pages == 0 && landed.again {
-                first = Served::Later;
-            }
-            at += run;
+            end = at;
         }
-        Ok(first)
+        Ok(served)
     }
 
     /// Reads far pages into frames (or scratch), and compares them with what was sent.
@@ -342,10 +417,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     /// Prefetched pages wait in the staging area, where a fault will find them.
-    fn buffer(&mut self, arriving: &mut [Arriving]) -> Result<(), Fatal> {
-        for one in arriving.iter_mut() {
-            one.frame = None;
-        }
+    fn buffer(&mut self, arriving: &[Arriving]) -> Result<(), Fatal> {
         self.read_far(arriving, Class::Prefetch)?;
         for (at, one) in arriving.iter().enumerate() {
             if !self.has_room(1) && !self.drop_staged(self.allowed().saturating_sub(1)) {
@@ -488,11 +560,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         if landed.pages == 0 && landed.again {
             return Ok(Served::Later);
         }
-        for offset in 0..landed.pages as u64 {
-            self.set_resident(PageNo(page.0 + offset), Arrival::FirstTouch);
-        }
         add(&self.counters().faults_zero, 1);
-        self.zero_next = (PageNo(page.0 + landed.pages as u64), wanted);
+        self.zero_next = (PageNo(page.0 + pages), wanted);
         Ok(Served::Done)
     }
 
@@ -506,57 +575,79 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// Zeros in new memory. For reads the kernel's one page of zeros does; a write would only fault
     /// again on that.
     fn fill_new(&mut self, page: PageNo, pages: usize, write: bool) -> Landed {
-        if write {
+        let landed = if write {
             let zeros: *const Page = self.zeros.as_ptr();
-            return self.copy_in(page, zeros, pages);
+            self.copy_in(page, zeros, pages)
+        } else {
+            self.fill(page, pages, |device, range, _| {
+                device.zero(range, Wake::Now)
+            })
+        };
+        for offset in 0..landed.pages as u64 {
+            self.set_resident(PageNo(page.0 + offset), Arrival::FirstTouch);
         }
-        self.fill(page, pages, |device, range, _| {
-            device.zero(range, Wake::Now)
-        })
+        landed
     }
 
-    /// Zeros in memory that other pages have left.
+    /// Zeros in memory that other pages have left. The page that was touched comes with the last
+    /// call: moving pages while the thread runs would interrupt it each time.
     fn fill_recycled(&mut self, page: PageNo, pages: usize) -> Result<Landed, Fatal> {
-        let mut done = 0;
-        while done < pages {
-            let to = PageNo(page.0 + done as u64);
-            let landed = match self.frame_for_page(0)? {
-                Some(frame) => {
-                    // SAFETY: taken out of staging: present, and nobody else's.
-                    unsafe { self.kernel.frame(frame) }.fill(0);
-                    let landed = self.land(to, frame, 1);
-                    if landed.pages == 0 {
-                        self.give_frame(frame);
-                    }
-                    landed
-                }
-                None => self.fill_new(to, 1, true),
+        let mut frames = [PageNo(0); BATCH_MAX];
+        let mut len = 0;
+        while len < pages {
+            let Some(frame) = self.frame_for_page(len as u64)? else {
+                break;
             };
-            if landed.pages == 0 {
-                return Ok(Landed {
-                    pages: done,
-                    ..landed
-                });
-            }
-            done += 1;
+            // SAFETY: taken out of staging: present, and nobody else's.
+            unsafe { self.kernel.frame(frame) }.fill(0);
+            frames[len] = frame;
+            len += 1;
         }
-        Ok(Landed::all(pages))
+        if len == 0 {
+            return Ok(self.fill_new(page, 1, true));
+        }
+        let frames = &mut frames[..len];
+        frames.sort_unstable();
+        let mut landed = Landed::all(0);
+        let mut end = len;
+        while end > 0 {
+            let first = (0..end)
+                .rev()
+                .take_while(|&at| frames[at].0 + (end - 1 - at) as u64 == frames[end - 1].0)
+                .last()
+                .expect("a frame follows itself");
+            landed = self.land(PageNo(page.0 + first as u64), frames[first], end - first);
+            for (at, &frame) in frames[..end].iter().enumerate().skip(first) {
+                if at < first + landed.pages {
+                    self.set_resident(PageNo(page.0 + at as u64), Arrival::FirstTouch);
+                } else {
+                    self.give_frame(frame);
+                }
+            }
+            end = first;
+        }
+        // All that counts is whether the thread can go on.
+        Ok(landed)
     }
 }
 
-/// How many of the first pages follow each other both in the program and in the staging area.
+/// How many of the last pages follow each other both in the program and in the staging area.
 fn run_length(arriving: &[Arriving]) -> usize {
-    let Some(first) = arriving[0].frame else {
+    let mut backward = arriving.iter().rev();
+    let Some(Arriving {
+        page,
+        frame: Some(frame),
+        ..
+    }) = backward.next()
+    else {
         return 1;
     };
-    let page = arriving[0].page;
-    (1..arriving.len())
-        .find(|&at| {
-            let offset = at as u64;
-            arriving[at].page.0 != page.0 + offset
-                || arriving[at].frame != Some(PageNo(first.0 + offset))
+    1 + (1..)
+        .zip(backward)
+        .take_while(|(offset, one)| {
+            one.page.0 + offset == page.0 && one.frame == Some(PageNo(frame.0 - offset))
         })
-        .unwrap_or(arriving.len())
+        .count()
 }
 
 /// The kernel refuses a request as a whole when not all of it is in one mapping.

@@ -7,9 +7,13 @@
 //! Without permission for fork events (CAP_SYS_PTRACE) the kernel would give a child zeros for what
 //! is far; then everything is fetched before the fork, and nothing leaves until it is over.
 
+use muninn_sys::memory::program;
+use muninn_sys::own;
 use muninn_sys::proc;
 use muninn_sys::rand;
 use muninn_sys::socket::{Door, Link};
+use muninn_sys::uffd::PageRange;
+use muninn_types::PageNo;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -37,6 +41,10 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 static BIRTHS: AtomicU64 = AtomicU64::new(0);
 static FORKS_BEFORE: AtomicU64 = AtomicU64::new(0);
 static BIRTHS_BEFORE: AtomicU64 = AtomicU64::new(0);
+/// The page that wakes the pager when it is given back; see [`Shared`](crate::shared::Shared).
+static BELL: AtomicU64 = AtomicU64::new(0);
+/// The process that forks.
+static PARENT: AtomicU32 = AtomicU32::new(0);
 static NONCE: AtomicU64 = AtomicU64::new(0);
 /// Everything is wanted near; it is.
 static WANT_NEAR: AtomicBool = AtomicBool::new(false);
@@ -54,6 +62,9 @@ fn is(state: State) -> bool {
     STATE.load(SeqCst) == state as u32
 }
 
+pub(crate) fn set_bell(bell: PageNo) {
+    BELL.store(bell.0, SeqCst);
+}
 pub(crate) fn count_fork() {
     FORKS.fetch_add(1, SeqCst);
 }
@@ -99,6 +110,7 @@ pub fn prepare() {
     FORKS_BEFORE.store(FORKS.load(SeqCst), SeqCst);
     BIRTHS_BEFORE.store(BIRTHS.load(SeqCst), SeqCst);
     LINK.store(-1, SeqCst);
+    PARENT.store(proc::own_pid(), SeqCst);
     if is(State::Active)
         && let Ok(link) = Link::connect(&name())
     {
@@ -114,9 +126,15 @@ pub fn prepare() {
 /// After a fork, in the parent: waits until the child can do without us.
 pub fn parent() {
     close(LINK.swap(-1, SeqCst));
-    let born = FORKS.load(SeqCst) != FORKS_BEFORE.load(SeqCst);
-    if born && is(State::Active) {
-        wait_until(|| BIRTHS.load(SeqCst) != BIRTHS_BEFORE.load(SeqCst));
+    if is(State::Active) {
+        // The kernel went on as soon as the pager had read of the fork. When it reads the next event
+        // it has followed that one, so that we know whether there was a fork at all.
+        let bell = PageRange::one(PageNo(BELL.load(SeqCst)));
+        // SAFETY: nothing is ever kept in the bell.
+        let _ = unsafe { program::discard(bell) };
+        if FORKS.load(SeqCst) != FORKS_BEFORE.load(SeqCst) {
+            wait_until(|| BIRTHS.load(SeqCst) != BIRTHS_BEFORE.load(SeqCst));
+        }
     }
     WANT_NEAR.store(false, SeqCst);
     FORKING.store(false, SeqCst);
@@ -134,6 +152,12 @@ pub fn child() -> Option<RawFd> {
     WANT_NEAR.store(false, SeqCst);
     FORKING.store(false, SeqCst);
     inherited
+}
+
+/// The calling thread sees to it that this process ends when its parent does: nobody else would
+/// answer for its memory. Until [`own::outlive_parent`].
+pub fn end_with_parent() {
+    own::end_with_parent(PARENT.load(SeqCst));
 }
 
 /// Closes the program's copy of a link.

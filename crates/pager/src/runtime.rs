@@ -41,6 +41,7 @@ pub trait Threads: Sync {
 const SIGBUS: i32 = 7;
 /// How long a parent may take to hand memory over, and a server to let a child read.
 const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_micros(20);
 
 pub struct Runtime {
     threads: &'static dyn Threads,
@@ -74,6 +75,9 @@ impl Runtime {
         link: Option<RawFd>,
         separated: &AtomicBool,
     ) {
+        if link.is_some() {
+            fork::end_with_parent();
+        }
         let separate = own::separate_files(link);
         separated.store(true, Ordering::Release);
         if separate.is_err() {
@@ -168,7 +172,14 @@ impl Runtime {
             no_move: self.config.no_move,
         };
         let for_pager = Arc::clone(&shared);
+        let is_child = link.is_some();
+        let bound = Arc::new(AtomicBool::new(false));
+        let binds = Arc::clone(&bound);
         let work = move || {
+            if is_child {
+                fork::end_with_parent();
+                binds.store(true, Ordering::Release);
+            }
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
                 for_pager.set_pager(affinity::current_thread_id());
@@ -181,6 +192,13 @@ impl Runtime {
             }
         };
         spawn("muninn-pager", Box::new(work))?;
+        if is_child {
+            // The pager knows when the parent is needed no more.
+            while !bound.load(Ordering::Acquire) {
+                std::thread::sleep(PAUSE);
+            }
+            own::outlive_parent();
+        }
         Ok(shared)
     }
 }
@@ -217,18 +235,21 @@ fn begin(
         );
     }
     device.set_blocking(true).map_err(text)?;
+    let bell = shared.bell();
     // SAFETY: nothing is kept in the bell.
-    unsafe { device.register(shared.bell(), RegisterMode::MISSING) }.map_err(text)?;
+    unsafe { device.register(bell, RegisterMode::MISSING) }.map_err(text)?;
     let process = Process::new(device, place).map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);
     let mut actor = Actor::new(engine, shared, births);
     if let Some((snapshot, link)) = inherited {
         actor.inherit(&snapshot);
+        own::outlive_parent();
         link.send(DONE, &[]).map_err(text)?;
         // Open to the end: the parent gives nothing back that we read.
         std::mem::forget(link);
     }
+    fork::set_bell(bell.first());
     fork::set_state(state);
     Ok(actor)
 }
@@ -236,17 +257,21 @@ fn begin(
 /// Asks the parent's pager for this process's memory, and the servers for the right to read it.
 fn take_over(link: Link, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, String> {
     let gone = "the parent process ended before this child had its memory";
-    link.send(READY, &[]).map_err(|_| gone)?;
     let mut message = [0; 512];
-    let answer = link.receive(&mut message, PATIENCE).map_err(|_| gone)?;
-    let (len, fds) = answer.ok_or("the parent process did not hand its memory over in time")?;
-    let mut fds = fds.into_iter();
-    let (Some(device), Some(file)) = (fds.next(), fds.next()) else {
-        let why = String::from_utf8_lossy(&message[..len]);
-        return Err(format!(
-            "the parent process could not share its memory: {why}{gone}"
-        ));
+    let mut receive = || {
+        let answer = link.receive(&mut message, PATIENCE).map_err(|_| gone)?;
+        let (len, fds) = answer.ok_or("the parent process did not hand its memory over in time")?;
+        fds.into_iter().next().ok_or_else(|| {
+            let why = String::from_utf8_lossy(&message[..len]);
+            format!("the parent process could not share its memory: {why}{gone}")
+        })
     };
+    let device = receive()?;
+    // Open to the end, whatever goes wrong from here on: closing the last one would fill absent
+    // pages with zeros.
+    std::mem::forget(device.try_clone().map_err(text)?);
+    link.send(READY, &[]).map_err(|_| gone)?;
+    let file = receive()?;
     let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0 | Features::MOVE.0);
     let device = Userfaultfd::from_fd(device, features);
     let bytes = Memfd::from_fd(file)

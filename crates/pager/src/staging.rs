@@ -20,7 +20,8 @@ pub const SPARE_MAX: usize = 128;
 #[derive(Debug)]
 pub struct Staging {
     frames: PageRange,
-    free: Vec<SlabNo>,
+    /// The one that was free longest is used first: frames of another may still be in hand.
+    free: VecDeque<SlabNo>,
     /// Slabs in use, oldest first, each with its chunk.
     order: VecDeque<(SlabNo, ChunkIndex)>,
     spare: Vec<PageNo>,
@@ -34,7 +35,7 @@ impl Staging {
         let slabs = (frames.pages() / CHUNK_PAGES as u64).min(u64::from(u16::MAX)) as u16;
         Staging {
             frames,
-            free: (0..slabs).rev().map(SlabNo).collect(),
+            free: (0..slabs).map(SlabNo).collect(),
             order: VecDeque::with_capacity(usize::from(slabs)),
             spare: Vec::with_capacity(SPARE_MAX),
             taken: vec![0; usize::from(slabs)],
@@ -55,7 +56,7 @@ impl Staging {
 
     /// A slab for a chunk; `None` when all are in use.
     pub fn take_slab(&mut self, chunk: ChunkIndex) -> Option<SlabNo> {
-        let slab = self.free.pop()?;
+        let slab = self.free.pop_front()?;
         self.order.push_back((slab, chunk));
         Some(slab)
     }
@@ -68,7 +69,7 @@ impl Staging {
     /// The oldest slab has no page left in it.
     pub fn retire_oldest(&mut self) {
         if let Some((slab, _)) = self.order.pop_front() {
-            self.free.push(slab);
+            self.free.push_back(slab);
         }
     }
 
@@ -76,7 +77,7 @@ impl Staging {
     pub fn retire(&mut self, slab: SlabNo) {
         if let Some(at) = self.order.iter().position(|&(used, _)| used == slab) {
             self.order.remove(at);
-            self.free.push(slab);
+            self.free.push_back(slab);
         }
     }
 

@@ -59,6 +59,9 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     let link = fork::child();
+    if link.is_some() {
+        fork::end_with_parent();
+    }
     own::reset_claims();
     // SAFETY: the child has one thread, this one, and the heap's memory is not in it; what is kept
     // from before (the path of the job, atomics) is not in the heap.
@@ -71,6 +74,7 @@ extern "C" fn in_child() {
             std::thread::yield_now();
         }
         fork::close(link);
+        own::outlive_parent();
     }
 }
 

@@ -164,7 +164,8 @@ impl EventLoop {
                 };
                 match self.epoll.wait(&mut events, Some(wait)) {
                     Ok(0) if busy => {}
-                    Ok(0) => std::hint::spin_loop(),
+                    // Whoever was answered may be waiting for this very processor.
+                    Ok(0) => std::thread::yield_now(),
                     Ok(_) => self.note_ready(&events),
                     Err(error) => panic!("waiting for events failed: {error}"),
                 }

@@ -212,6 +212,25 @@ pub fn end_process(signal: i32) -> ! {
     }
 }
 
+/// From now on this process ends when `parent`, of which it is a child, does. To be taken back by
+/// the same thread.
+pub fn end_with_parent(parent: u32) {
+    // SAFETY: plain system calls.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // It may have ended before.
+        if libc::getppid() as u32 != parent {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+        }
+    }
+}
+
+/// Takes [`end_with_parent`] back.
+pub fn outlive_parent() {
+    // SAFETY: a plain system call.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+}
+
 /// Ends another process at once.
 pub fn end_other(pid: u32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {

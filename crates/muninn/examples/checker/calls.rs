@@ -103,6 +103,11 @@ pub fn fork_doing(work: impl FnOnce() -> Result<(), String>) -> Result<i32, Stri
     Ok(pid)
 }
 
+pub fn kill(pid: i32, signal: i32) -> Result<(), String> {
+    // SAFETY: a plain system call.
+    check("kill", unsafe { libc::kill(pid, signal) }.into()).map(|_| ())
+}
+
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }

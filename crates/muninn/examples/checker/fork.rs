@@ -85,6 +85,46 @@ fn survivor(span: &Span, args: &Args) -> Result<(), String> {
     span.verify(6)
 }
 
+/// A child whose parent is killed the moment it is born has everything the parent had, or ends; it
+/// never sees anything else.
+pub fn orphan(args: &Args) -> Outcome {
+    let span = Span::map(args.size / 2, args.seed)?;
+    let (mut whole, mut ended) = (0, 0);
+    for round in 0..args.count as u32 {
+        span.write(round);
+        let (result, report) = calls::pipe()?;
+        let seed = args.seed + u64::from(round);
+        let parent = calls::fork_doing(move || {
+            calls::close(result);
+            // Taken over before it forks in turn.
+            span.verify(round)?;
+            let parent = std::process::id() as i32;
+            if calls::fork()? != 0 {
+                return Ok(());
+            }
+            calls::kill(parent, libc::SIGKILL)?;
+            let checked = span.verify_random(round, &mut Dice::new(seed));
+            if let Err(wrong) = &checked {
+                calls::say(2, &format!("checker: the orphan: {wrong}\n"));
+            }
+            let good = u8::from(checked.is_ok());
+            calls::write_from(report, &raw const good as usize, 1)?;
+            calls::exit_now(0);
+        })?;
+        calls::close(report);
+        calls::wait(parent)?;
+        let mut good = 0u8;
+        match calls::read_to(result, &raw mut good as usize, 1) {
+            Ok(_) if good == 1 => whole += 1,
+            Ok(_) => return Err("the orphan found wrong memory".to_string()),
+            Err(_) => ended += 1,
+        }
+        calls::close(result);
+    }
+    span.verify(args.count as u32 - 1)?;
+    ok(format!("{whole} orphans had everything, {ended} ended"))
+}
+
 /// A child that becomes another program leaves its parent's memory alone.
 fn into_exec(span: &Span) -> Result<(), String> {
     let span = *span;

@@ -105,6 +105,12 @@ const CHECKS: &[(&str, &str, Check, bool)] = &[
         true,
     ),
     (
+        "orphan",
+        "--count children whose parents are killed at their birth",
+        fork::orphan,
+        true,
+    ),
+    (
         "fork-many",
         "--count forks, one by one and at once",
         fork::fork_many,

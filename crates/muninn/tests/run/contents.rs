@@ -45,6 +45,7 @@ checks! {
     mprotect: ["mprotect"];
     mlock_part: ["mlock", "--how", "part"];
     fork: ["fork"];
+    orphan: ["orphan", "--count", "8"];
     fork_many: ["fork-many", "--count", "8"];
     shared: ["shared"];
     syscalls: ["syscalls"];
