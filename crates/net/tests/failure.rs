@@ -88,7 +88,29 @@ fn add(address: &str) {
 }
 
 #[test]
-fn a_killed_clients_memory_comes_back_after_the_lease_and_not_before() {
+fn a_killed_clients_memory_comes_back_long_before_its_lease_is_over() {
+    let local = Local::start(ServerConfig {
+        lease: Duration::from_secs(3600),
+        ..config(Bytes::mib(16))
+    });
+    let mut clients = local
+        .both()
+        .map(|address| Process::start("child", &["holder", &address.to_string()]));
+    for client in &clients {
+        assert_eq!(client.hear(), "holding");
+    }
+    assert!(local.server.pool().granted >= Bytes::mib(4));
+    for client in &mut clients {
+        client.kill();
+    }
+    until("the memory to come back", || local.all_free());
+    assert_eq!(local.refused("lease-ran-out"), 0);
+    assert!(local.server.is_healthy());
+}
+
+/// A client that is stopped has its connections, and its memory until the lease is over.
+#[test]
+fn a_stopped_clients_memory_comes_back_after_the_lease_and_not_before() {
     let local = leased(Bytes::mib(16));
     let mut clients = local
         .both()
@@ -97,7 +119,7 @@ fn a_killed_clients_memory_comes_back_after_the_lease_and_not_before() {
         assert_eq!(client.hear(), "holding");
     }
     for client in &mut clients {
-        client.kill();
+        client.stop();
     }
     // The lease as the server has it, after the client's last sign of life.
     let sessions = local.server.status().sessions;
@@ -126,6 +148,9 @@ fn a_killed_clients_memory_comes_back_after_the_lease_and_not_before() {
     until("it to be wiped", || local.all_free());
     assert_eq!(local.refused("lease-ran-out"), 2);
     assert!(local.server.is_healthy());
+    for client in &mut clients {
+        client.kill();
+    }
 }
 
 /// Stops a client for longer than its lease while others take its memory; what it says then.

@@ -51,6 +51,35 @@ fn a_lease_runs_out_exactly_when_it_is_over() {
 }
 
 #[test]
+fn who_closes_the_last_connection_in_good_order_has_a_moment_to_come_back() {
+    let mut host = Host::new(pool_config(64, 64));
+    let mut client = host.open("a");
+    client.grant(&mut host, 4096).unwrap();
+    let lane = client.attach(&mut host, 1, 0).unwrap();
+    let moment = Nanos::millis(1_000);
+    // One connection is left: nothing happens.
+    host.leave(lane.conn);
+    host.now += moment + Nanos(1);
+    host.tick();
+    assert_eq!(host.pool.stats().granted, Bytes::PAGE);
+    // None is, but it comes back in time.
+    host.leave(client.conn);
+    host.now += moment;
+    host.tick();
+    assert_eq!(host.pool.stats().granted, Bytes::PAGE);
+    let client = client.attach(&mut host, 0, 0).unwrap();
+    host.now += moment + moment;
+    host.tick();
+    assert_eq!(host.pool.stats().granted, Bytes::PAGE);
+    // It does not.
+    host.leave(client.conn);
+    host.now += moment + Nanos(1);
+    host.tick();
+    assert_eq!(host.pool.stats().granted, Bytes::ZERO);
+    assert_eq!(host.refused("lease-ran-out"), 0);
+}
+
+#[test]
 fn what_was_done_is_not_done_again_after_a_cut() {
     let mut host = Host::new(pool_config(64, 64));
     let mut client = host.open("a");

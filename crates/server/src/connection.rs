@@ -80,6 +80,8 @@ pub enum Turn {
     Blocked,
     /// Done with: close it.
     Close,
+    /// The other side closed it in good order.
+    Left,
     /// Give the connection and these bytes to another shard.
     HandOff { shard: u8, bytes: Vec<u8> },
 }
@@ -217,7 +219,8 @@ impl Connection {
             let n = match read {
                 Ok(Transfer::Bytes(n)) => n,
                 Ok(Transfer::WouldBlock) => return (moved, Turn::Idle),
-                Ok(Transfer::Closed) | Err(_) => return (moved, Turn::Close),
+                Ok(Transfer::Closed) => return (moved, Turn::Left),
+                Err(_) => return (moved, Turn::Close),
             };
             moved += n;
             emptied = n < asked;

@@ -283,6 +283,10 @@ impl EventLoop {
                 self.shard.closed(id);
                 self.connections.remove(&id);
             }
+            Turn::Left => {
+                self.shard.left(id, now);
+                self.connections.remove(&id);
+            }
             Turn::HandOff { shard, bytes } => {
                 if let Some(gone) = self.connections.remove(&id) {
                     let _ = self.epoll.remove(&gone.stream);

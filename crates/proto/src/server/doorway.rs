@@ -177,6 +177,7 @@ impl<B: Backing> Shard<B> {
                     grants: IdMap::default(),
                     lanes: Default::default(),
                     last_seen: now,
+                    left: None,
                     mapped: Default::default(),
                     writes_under_way: 0,
                     services: Vec::new(),
@@ -292,6 +293,7 @@ fn attach<B: Backing>(
         calls: Vec::new(),
     });
     lane.kind = kind;
+    session.left = None;
     session.info.connected.store(true, Relaxed);
     Ok(lane.conn.replace(conn))
 }

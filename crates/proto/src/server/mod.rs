@@ -16,6 +16,7 @@ mod registry;
 mod service;
 mod session;
 mod shard;
+mod upkeep;
 
 pub use agents::{AgentTotals, Agents, Grants};
 pub use inbound::{Inbound, Progress};

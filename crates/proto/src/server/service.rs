@@ -172,6 +172,11 @@ impl<B: Backing> Services<B> {
             Refusal::with(ErrorCode::NoWic, here, u64::from(version)).remark(name)
         })
     }
+    /// A process is known to be gone.
+    pub(super) fn has_ended(&self, pid: i32) -> bool {
+        self.surroundings.get().is_some_and(|s| !s.is_alive(pid))
+    }
+
     pub(super) fn is_alive(&self, pid: i32) -> bool {
         self.surroundings.get().is_some_and(|s| s.is_alive(pid))
     }

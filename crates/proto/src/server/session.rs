@@ -65,6 +65,8 @@ pub struct Session<B: Backing> {
     pub grants: IdMap<GrantId, Arc<Extent<B>>>,
     pub lanes: [Option<Lane<B>>; MAX_LANES],
     pub last_seen: Nanos,
+    /// When its client closed the last of its connections, if it has none.
+    pub left: Option<Nanos>,
     /// Segments (and their incarnations) whose memory file the client was given, and how many of
     /// its grants lie in each.
     pub mapped: HashMap<(u32, u32), u32>,
