@@ -25,7 +25,7 @@ use crate::chunk::{Hash, Page};
 use crate::engine::Fatal;
 use crate::fork;
 use crate::snapshot::Snapshot;
-use muninn_net::{Answer, Control};
+use muninn_net::{Answer, Control, Grant, Transport};
 use muninn_sys::epoll::wait_any;
 use muninn_sys::memory::Memfd;
 use muninn_sys::socket::{Door, Link};
@@ -237,9 +237,8 @@ impl Actor {
         for (at, transport) in self.shared.transports().iter().enumerate() {
             let server = ServerId(at as u32);
             let of_server = all.iter().filter(|grant| grant.server == server);
-            let ids: Vec<GrantId> = of_server.map(|grant| grant.id).collect();
-            for some in ids.chunks(MAX_GRANTS) {
-                match transport.call(Control::Share(some.to_vec()), SHARE_DEADLINE) {
+            for some in together(&**transport, of_server) {
+                match transport.call(Control::Share(some), SHARE_DEADLINE) {
                     Ok(Answer::Ticket(ticket)) => birth.snapshot.tickets.push((server, ticket)),
                     Ok(_) => unreachable!("a request to share is answered with a ticket"),
                     Err(error) => return Err(error.to_string()),
@@ -257,4 +256,27 @@ impl Actor {
             .expect("only linked children are handed over");
         link.send(READY, &[file.as_fd()]).map_err(|e| e.to_string())
     }
+}
+
+/// Lists of grants for requests of their own, with those in one that are mapped together.
+fn together<'a>(
+    transport: &dyn Transport,
+    grants: impl Iterator<Item = &'a Grant>,
+) -> Vec<Vec<GrantId>> {
+    let place = |id: GrantId| match transport.mapped(id) {
+        Some(mapped) => (mapped.map.addr(), 0),
+        None => (0, id.0),
+    };
+    let mut placed: Vec<((u64, u64), GrantId)> =
+        grants.map(|grant| (place(grant.id), grant.id)).collect();
+    placed.sort_unstable();
+    let mut lists: Vec<Vec<GrantId>> = Vec::new();
+    for group in placed.chunk_by(|a, b| a.0 == b.0) {
+        let ids = group.iter().map(|(_, id)| *id);
+        match lists.last_mut() {
+            Some(last) if last.len() + group.len() <= MAX_GRANTS => last.extend(ids),
+            _ => lists.push(ids.collect()),
+        }
+    }
+    lists
 }
