@@ -271,7 +271,7 @@ impl Engine {
             }
             Chooser::new(&places, Config::default(), now)
         });
-        chooser.choose(now)
+        chooser.choose()
     }
 
     /// Does what can be done without waiting; whether that was anything.
@@ -605,6 +605,9 @@ impl Engine {
                 task.tries += 1;
                 task.place = Where::Server;
                 task.begun = now;
+                if let (true, Some(chooser)) = (task.automatic, &mut self.known[task.wic].chooser) {
+                    chooser.sent_again(Where::Server);
+                }
                 self.tasks[at] = Some(task);
                 self.waiting[Where::Server as usize].push_back(at);
                 return;
