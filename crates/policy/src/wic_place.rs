@@ -13,7 +13,8 @@
 //!
 //! A trial costs what its calls take longer than they would have at the incumbent; the next trial of
 //! that place comes after so many calls that this is less than [`Config::regret`] of their time, so a
-//! place that is far worse is tried rarely, and the choice stays near the best. When the incumbent's
+//! place that is far worse is tried rarely, and the choice stays near the best; and never so soon that
+//! trials were more than [`Config::share`] of all calls. The pause doubles with every trial lost. When the incumbent's
 //! own cost changes, the others are tried again sooner.
 //!
 //! WICKit leaves the choice to whoever starts a program; this is its future work. Known limits: the
@@ -64,6 +65,9 @@ pub struct Config {
     pub wins: u32,
     /// The part of the time of calls that trials of one place may cost.
     pub regret: f64,
+    /// The part of all calls that may be trials of one place: to move the load to and fro costs, too,
+    /// whatever the place is worth.
+    pub share: f64,
     /// A trial ends before its time when the place is worse by this factor in two windows.
     pub hopeless: f64,
     /// The incumbent's cost changed by this factor: everything is tried again sooner.
@@ -79,6 +83,7 @@ impl Default for Config {
             margin: 0.05,
             wins: 2,
             regret: 0.01,
+            share: 0.02,
             hopeless: 2.0,
             change: 1.5,
         }
@@ -91,6 +96,10 @@ const LOST: f64 = 1e10;
 const COST_MAX: f64 = 256.0;
 /// However bad a place was, it is tried again after this many calls at most for each of a trial's.
 const WORSE_MAX: f64 = 1000.0;
+/// What a trial cost counts up to this factor of what its medians say.
+const BLAME_MAX: f64 = 8.0;
+/// A place that loses again and again is tried less and less often, down to one in 2^this.
+const BACKOFF_MAX: u32 = 5;
 
 /// What is known of one place.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +109,8 @@ struct Known<P> {
     /// Median time of a call, in ns, when it was last looked at under the whole load.
     cost: Option<f64>,
     wins: u32,
+    /// Trials lost in a row.
+    losses: u32,
     under_way: u64,
     /// Not to be tried again before so many calls have ended.
     next_trial: u64,
@@ -119,7 +130,7 @@ impl Settling {
     /// waits for a lock elsewhere must not hold up everything.
     fn counts(&mut self, here: u64, all: u64) -> bool {
         match self {
-            Settling::Coming if all - here > all / 16 => return false,
+            Settling::Coming if all.saturating_sub(here) > all / 16 => return false,
             Settling::Coming => *self = Settling::Here(here),
             Settling::Here(0) => return true,
             Settling::Here(left) => *left -= 1,
@@ -200,6 +211,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             available: true,
             cost: None,
             wins: 0,
+            losses: 0,
             under_way: 0,
             next_trial: 0,
         };
@@ -242,6 +254,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
                 available: false,
                 cost: None,
                 wins: 0,
+                losses: 0,
                 under_way: 0,
                 next_trial: 0,
             });
@@ -254,6 +267,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         known.available = available;
         known.cost = None;
         known.wins = 0;
+        known.losses = 0;
         known.next_trial = self.calls;
         if self.trial.as_ref().is_some_and(|trial| trial.at == at) {
             self.trial = None;
@@ -410,6 +424,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             for known in &mut self.known {
                 let left = known.next_trial.saturating_sub(self.calls);
                 known.next_trial = self.calls + left / 8;
+                known.losses = 0;
             }
         }
     }
@@ -425,8 +440,8 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             trial.medians.push(median);
         }
         let found = least(&trial.medians);
-        let hopeless = trial.medians.len() >= 2
-            && found.is_some_and(|cost| cost > own * self.config.hopeless);
+        let hopeless =
+            trial.medians.len() >= 2 && found.is_some_and(|cost| cost > own * self.config.hopeless);
         let all = trial.medians.len() >= self.config.windows as usize;
         let too_dear = trial.sum > own * trial.window as f64 * COST_MAX;
         // More is sent there than comes back: it does not keep up with what arrives.
@@ -450,19 +465,25 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         let own = self.known[self.incumbent].cost.unwrap_or(cost);
         let calls = trial.ended.max(trial.window as u64) as f64;
         let pause = |worse: f64| {
-            let worse = worse.clamp(self.config.margin, WORSE_MAX);
-            self.calls + (calls * worse / self.config.regret) as u64
+            let worse = worse.clamp(0.0, WORSE_MAX);
+            calls * (worse / self.config.regret).max(1.0 / self.config.share)
         };
         let (if_lost, if_won) = (pause(cost / own - 1.0), pause(own / cost - 1.0));
+        // What it really cost, other than by the medians; but somebody else may be to blame for that.
+        let spent = (trial.sum / own - calls) / self.config.regret;
         let known = &mut self.known[trial.at];
         known.cost = Some(cost);
         if cost >= own * (1.0 - self.config.margin) {
+            let pause = if_lost.max(spent.min(if_lost * BLAME_MAX));
+            let backoff = 1 << known.losses.min(BACKOFF_MAX);
             known.wins = 0;
-            known.next_trial = if_lost;
+            known.losses += 1;
+            known.next_trial = self.calls + pause as u64 * backoff;
             self.recover();
             return;
         }
         known.wins += 1;
+        known.losses = 0;
         if known.wins < self.config.wins {
             self.recover();
             return;
@@ -478,7 +499,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         self.medians.extend(trial.medians);
         self.fresh = 0;
         self.settling = Settling::Here(0);
-        self.known[over].next_trial = if_won;
+        self.known[over].next_trial = self.calls + if_won as u64;
     }
 
     /// For a person: where, since when and why.

@@ -65,7 +65,12 @@ fn it_moves_when_the_load_changes() {
     let mut chooser = chooser();
     run(&mut chooser, 5000, &mut now, costs(40_000, 10_000, 14_000));
     assert_eq!(chooser.incumbent(), Place::Server);
-    let ratio = run(&mut chooser, 20_000, &mut now, costs(40_000, 60_000, 14_000));
+    let ratio = run(
+        &mut chooser,
+        20_000,
+        &mut now,
+        costs(40_000, 60_000, 14_000),
+    );
     assert_eq!(chooser.incumbent(), Place::Nic);
     assert!(ratio < 1.2, "{ratio}");
 }
@@ -193,9 +198,9 @@ const SHAPES: [([u64; 3], [u64; 3]); 5] = [
 #[test]
 fn under_every_load_it_stays_within_a_tenth_of_the_best_place() {
     for (shape, (work, way)) in SHAPES.into_iter().enumerate() {
-        for in_flight in [1, 8, 64, 512] {
+        for in_flight in [1, 8, 64] {
             let machine = || Machine::new(work, way, 9);
-            let time = Nanos::millis(2000);
+            let time = Nanos::millis(500);
             let (ratio, why) = against_best(machine, in_flight, time);
             assert!(ratio > 0.9, "shape {shape}, {in_flight}: {ratio:.2}: {why}");
         }
@@ -210,7 +215,7 @@ fn a_machine_that_does_other_things_as_well_does_not_deceive_it() {
                 away: Some((20_000_000, 9_000_000)),
                 ..Machine::new(work, way, 11)
             };
-            let time = Nanos::millis(3000);
+            let time = Nanos::millis(1000);
             let (ratio, why) = against_best(machine, in_flight, time);
             assert!(ratio > 0.9, "shape {shape}, {in_flight}: {ratio:.2}: {why}");
         }
@@ -239,5 +244,8 @@ fn a_place_that_does_not_keep_up_with_what_arrives_is_left_soon() {
         under_way.push(Reverse((machine.send(place, now), now, place as usize)));
     }
     assert_eq!(chooser.incumbent(), Place::Server);
-    assert!(at_client * 100 < sent, "{at_client} of {sent} at the client");
+    assert!(
+        at_client * 100 < sent,
+        "{at_client} of {sent} at the client"
+    );
 }
