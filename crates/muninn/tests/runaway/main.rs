@@ -15,9 +15,6 @@ use muninn_wic::{
 };
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: muninn_wic::alloc::Metered = muninn_wic::alloc::Metered;
-
 const LOCK: WicLock = WicLock::new(0);
 
 /// Computes without end, one step at a time.
@@ -89,8 +86,7 @@ fn beside(place: &Place, args: &[&str]) -> (Served, Running, String) {
     let server = Served::start(place.command_of(&own, &[&serve[..], &more].concat()));
     let to = server.listening["listen"][0].as_str().unwrap();
     let nic = ["nic", "--server", to, "--listen", "127.0.0.1:0", "--json"];
-    let lease = ["--lease", "60s"];
-    let nic = Running::start(place.command_of(&own, &[&nic[..], &lease, args].concat()));
+    let nic = Running::start(place.command_of(&own, &[&nic[..], args].concat()));
     let nic_at = nic.json()["listen"][0].as_str().unwrap().to_string();
     (server, nic, nic_at)
 }
@@ -104,7 +100,8 @@ fn open(server: &Served, nic_at: &str, name: &str, at: Where) -> Service {
 
 fn what_takes_steps_is_ended_alone() {
     let place = place();
-    let (server, nic, nic_at) = beside(&place, &["--wic-steps", "50000", "--stuck", "60s"]);
+    let args = ["--wic-steps", "50000", "--stuck", "60s", "--lease", "60s"];
+    let (server, nic, nic_at) = beside(&place, &args);
     let wild = open(&server, &nic_at, "wild", Where::Nic);
     let calm = open(&server, &nic_at, "calm", Where::Nic);
     assert_eq!(calm.run(add, 5), Ok(0));
@@ -121,7 +118,8 @@ fn what_takes_steps_is_ended_alone() {
     assert_eq!(nic.end().code, Some(0));
 }
 
-/// A call that ends the nic: its client is told, its lock is freed, and everybody else goes on.
+/// A call that ends the nic: its client is told once the lease is over, its lock is freed, and everybody
+/// else goes on.
 fn ends_the_nic(args: &[&str], run_away: impl FnOnce(&Service) -> CallError) -> common::Ended {
     let place = place();
     let (server, nic, nic_at) = beside(&place, args);
@@ -143,7 +141,7 @@ fn ends_the_nic(args: &[&str], run_away: impl FnOnce(&Service) -> CallError) -> 
 }
 
 fn what_does_not_come_back_is_ended_with_the_nic() {
-    let ended = ends_the_nic(&["--stuck", "500ms"], |wild| {
+    let ended = ends_the_nic(&["--stuck", "500ms", "--lease", "4s"], |wild| {
         wild.run(hang, ()).unwrap_err()
     });
     assert_eq!(ended.code, Some(1), "{ended:?}");
@@ -157,7 +155,7 @@ fn what_does_not_come_back_is_ended_with_the_nic() {
 }
 
 fn what_takes_too_much_at_once_is_ended_with_the_nic() {
-    let args = ["--memory-max", "256MiB", "--stuck", "60s"];
+    let args = ["--memory-max", "256MiB", "--stuck", "60s", "--lease", "4s"];
     let ended = ends_the_nic(&args, |wild| wild.run(gorge, 1 << 30).unwrap_err());
     // Aborted: there is nothing to go on with.
     assert_eq!(ended.code, None, "{ended:?}");
