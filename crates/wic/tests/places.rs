@@ -1,6 +1,8 @@
 //! One function, every place, every transport: the same replies.
 
 mod common;
+#[path = "common/wics.rs"]
+mod wics;
 
 use common::{EVERYWHERE, Over, World};
 use muninn_sys::clock;
@@ -97,4 +99,32 @@ fn a_server_that_may_choose_how_gives_the_same_replies() {
     ring.build(&service).unwrap();
     // Long enough for a trial of the other way, and one call after the other.
     walk(&service, &ring, &mut SplitMix64::new(12), 300);
+}
+
+#[test]
+fn calls_that_wait_at_the_server_leave_room_for_the_one_that_holds_the_lock_here() {
+    const CALLS: u64 = 200;
+    let world = World::new(LocalHosts::sync());
+    let watcher = world.open(Over::Shm, "held", Place::Client);
+    let service = world.open(Over::Tcp, "held", Place::Client);
+    service.start(wics::hold, &77, 0, clock::now());
+    let mut sign = [0; 8];
+    while u64::from_le_bytes(sign) != 77 {
+        assert!(service.poll(Duration::ZERO).is_none(), "it holds on");
+        watcher.read_bulk(watcher.range().0, &mut sign).unwrap();
+    }
+    service.set_place(Place::Server);
+    for token in 1..=CALLS {
+        service.start(wics::find_orphan, &(), token, clock::now());
+    }
+    // As many as can be are on their way; none of them can end before the one here.
+    for _ in 0..100 {
+        assert!(service.poll(Duration::ZERO).is_none(), "the lock is held");
+    }
+    watcher.write_bulk(watcher.range().0, &[0; 8]).unwrap();
+    for _ in 0..=CALLS {
+        let ended = service.poll(Duration::from_secs(60));
+        let ended = ended.expect("a call that ended");
+        assert!(ended.result.is_ok(), "{ended:?}");
+    }
 }
