@@ -2,7 +2,7 @@
 //! that this process has mapped.
 //!
 //! Whether accesses are prefetched can be left open: then each loop finds out which way its calls take
-//! less time for an access, as a place is found (see `muninn_policy::wic_place`), with one run of the
+//! less time, as a place is found (see `muninn_policy::wic_place`), with one run of the
 //! executor where that has a call. Known limit: the choice is one for all functions of a loop.
 
 use super::memory::{Chunks, Limits, LocalMemory, Style};
@@ -115,8 +115,6 @@ const STYLE_CONFIG: Config = Config {
     hopeless: 2.0,
     change: 1.5,
 };
-/// Accesses of which the time is compared: a single one takes too few whole nanoseconds.
-const STYLE_ACCESSES: u64 = 1024;
 /// Calls that end between two looks at the clock.
 const ENDS_A_LOOK: u32 = 8;
 
@@ -240,7 +238,7 @@ impl CallHost for LocalHost {
         }
         let begin = clock::now();
         let mut tally = Tally::default();
-        let (mut ends, mut accesses_run) = (0, 0);
+        let mut ends = 0;
         let mut clock_now = begin;
         let went_on = self.window.run(now, |origin, outcome| {
             let leased = upstream.is_none_or(Upstream::is_leased);
@@ -258,7 +256,6 @@ impl CallHost for LocalHost {
                     ended.result.map_err(|error| error.to_refusal())
                 }
             };
-            accesses_run += u64::from(accesses);
             tally.count(origin.service, result.is_err(), accesses);
             // Reading it costs as much as an access or two.
             ends += 1;
@@ -279,9 +276,9 @@ impl CallHost for LocalHost {
             }
         });
         tally.tell();
-        if let (Some(styles), 1..) = (&mut self.styles, accesses_run) {
+        if let (Some(styles), 1..) = (&mut self.styles, ends) {
             let now = clock::now();
-            let took = (now - begin).0 * STYLE_ACCESSES / accesses_run;
+            let took = (now - begin).0 / u64::from(ends);
             styles.ended(self.style, Nanos(took), 0, now);
             self.style = styles.choose();
         }

@@ -275,7 +275,7 @@ pub fn open(
         }
     }
     loaded.elapsed = time;
-    let done = loaded.calls;
+    let (done, accesses) = (loaded.calls, loaded.accesses);
     // Those that are still under way were due, too.
     while service.under_way() > 0 {
         let finished = service.poll(Duration::from_secs(30));
@@ -283,7 +283,7 @@ pub fn open(
         loaded.take(finished, true);
     }
     while service.poll(Duration::ZERO).is_some() {}
-    loaded.calls = done.max(1);
+    (loaded.calls, loaded.accesses) = (done.max(1), accesses);
     Ok(loaded)
 }
 
