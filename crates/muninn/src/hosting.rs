@@ -15,8 +15,10 @@ const WINDOW_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum WicChoice {
-    /// Each call to its end, with plain loads and stores
+    /// Whichever of the next two turns out faster, found out by trying
     #[default]
+    Auto,
+    /// Each call to its end, with plain loads and stores
     Sync,
     /// A window of calls at once, with prefetched accesses: for data far larger than the cache
     Async,
@@ -26,11 +28,11 @@ pub enum WicChoice {
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct HostArgs {
-    /// How to run functions that clients call [default: sync]
+    /// How to run functions that clients call [default: auto]
     #[arg(long, env = "MUNINN_WIC", value_name = "HOW")]
     pub wic: Option<WicChoice>,
 
-    /// Calls that run at once with --wic async [default: 8]
+    /// Calls that run at once with --wic async and auto [default: 8]
     #[arg(long, env = "MUNINN_WIC_WINDOW", value_name = "N")]
     pub wic_window: Option<usize>,
 
@@ -54,8 +56,9 @@ impl HostArgs {
         }
         let (style, window) = match self.wic.or(file.wic).unwrap_or_default() {
             WicChoice::Off => return Ok(None),
-            WicChoice::Sync => (Style::Sync, 1),
-            WicChoice::Async => (Style::Prefetch, window),
+            WicChoice::Auto => (None, window),
+            WicChoice::Sync => (Some(Style::Sync), 1),
+            WicChoice::Async => (Some(Style::Prefetch), window),
         };
         let mut limits = Limits::default();
         if let Some(steps) = self.wic_steps.or(file.wic_steps) {

@@ -4,6 +4,10 @@
 //! resumes those whose accesses were answered, posts what they asked for, and takes answers; nothing
 //! in it waits. A call moves between places only before it begins or, if it may be done twice or surely
 //! did not run, after it failed.
+//!
+//! Accesses and calls have queues of their own. A queue takes a bounded number of requests that must not
+//! be done twice; calls that wait at the server for a lock would otherwise fill it, and the call here
+//! that holds the lock could not give it back.
 
 use super::lanes::Lanes;
 use super::port::{FarMemory, Port};
@@ -41,6 +45,10 @@ const GRACE: Nanos = Nanos::millis(20);
 const LOOK: Nanos = Nanos::millis(1);
 const NIC_RETRY: Nanos = Nanos::secs(1);
 const NOTE_EVERY: Nanos = Nanos::secs(1);
+/// Queues to a server, those for accesses and those for calls together: a session has no more.
+const QUEUES_MAX: usize = 14;
+/// The longest wait for one kind of answer while another may come.
+const WAIT_EACH: Duration = Duration::from_micros(50);
 
 /// A function that was called.
 struct Known {
@@ -63,7 +71,9 @@ pub struct Engine {
     info: ServiceInfo,
     tuning: Tuning,
     place: Place,
+    /// Calls to the server, and accesses of calls that run here.
     server: Lanes,
+    access: Lanes,
     nic: Option<Nic>,
     /// The memory, where this process has it mapped.
     near: Option<Arc<Chunks>>,
@@ -105,9 +115,11 @@ impl Engine {
         nic: Option<(Address, SessionOptions)>,
         (place, tuning): (Place, Tuning),
     ) -> Result<Engine, NetError> {
-        let server = Lanes::open(tuning.queues, tuning.depth, tuning.batch, || {
-            transport.call_lane()
-        })?;
+        let open =
+            |queues| Lanes::open(queues, tuning.depth, tuning.batch, || transport.call_lane());
+        let queues = tuning.queues.clamp(1, QUEUES_MAX - 1);
+        let access = open(queues)?;
+        let server = open(queues.min(QUEUES_MAX - queues))?;
         let nic = match nic {
             Some((address, options)) => Some(Nic {
                 link: Some(open_nic(&address, &options, &tuning)?),
@@ -123,6 +135,7 @@ impl Engine {
             tuning,
             place,
             server,
+            access,
             nic,
             near,
             port,
@@ -271,7 +284,7 @@ impl Engine {
             }
             Chooser::new(&places, Config::default(), now)
         });
-        chooser.choose(now)
+        chooser.choose()
     }
 
     /// Does what can be done without waiting; whether that was anything.
@@ -301,7 +314,16 @@ impl Engine {
     /// Waits a little for an answer, when a turn did nothing.
     pub fn wait(&mut self, at_most: Duration) {
         let mut done = Vec::new();
-        if self.server.under_way() > 0 {
+        if self.access.under_way() > 0 {
+            let at_most = match self.server.under_way() {
+                0 => at_most,
+                _ => at_most.min(WAIT_EACH),
+            };
+            self.access.wait(at_most, |d| done.push(d));
+            for done in done {
+                self.handle(done, Side::Server);
+            }
+        } else if self.server.under_way() > 0 {
             self.server.wait(at_most, |d| done.push(d));
             for done in done {
                 self.handle(done, Side::Server);
@@ -486,7 +508,7 @@ impl Engine {
                 data,
                 token: slot as u64,
             };
-            match self.server.post(op) {
+            match self.access.post(op) {
                 Ok(lane) => self.port.posted(slot, lane),
                 Err(op) => {
                     self.port.ask_again(slot, op.verb, op.data);
@@ -503,6 +525,7 @@ impl Engine {
     fn take_answers(&mut self) -> bool {
         let mut done: Vec<Done> = Vec::new();
         self.server.poll(|d| done.push(d));
+        self.access.poll(|d| done.push(d));
         let mut busy = !done.is_empty();
         for done in done.drain(..) {
             self.handle(done, Side::Server);
@@ -605,6 +628,9 @@ impl Engine {
                 task.tries += 1;
                 task.place = Where::Server;
                 task.begun = now;
+                if let (true, Some(chooser)) = (task.automatic, &mut self.known[task.wic].chooser) {
+                    chooser.sent_again(Where::Server);
+                }
                 self.tasks[at] = Some(task);
                 self.waiting[Where::Server as usize].push_back(at);
                 return;
@@ -741,7 +767,7 @@ impl Engine {
     fn tie_loose_ends(&mut self) {
         let mut lane = 0;
         for (slot, on) in self.port.take_given_up() {
-            self.server.abandon(on, slot as u64);
+            self.access.abandon(on, slot as u64);
             lane = on;
         }
         for (index, holder) in self.port.take_orphans() {
@@ -761,7 +787,7 @@ impl Engine {
                 data: Buffer::empty(),
                 token: IGNORED,
             };
-            self.server.post_on(lane, op);
+            self.access.post_on(lane, op);
         }
     }
 

@@ -4,6 +4,10 @@
 //! A function's future asks the [`Port`] for an access and is suspended; the engine posts what was
 //! asked on its lanes, and puts answers back. One that is dropped with an access under way leaves it to
 //! the engine to see that it is not done later.
+//!
+//! Of the calls of one client that want the same lock, one asks the server for it; the others know from
+//! here that it is taken. If all of them asked in every turn, what the holder does next would wait
+//! behind their requests, and with enough of them nobody would get anywhere.
 
 use crate::error::WicError;
 use crate::local::{Limits, Why};
@@ -49,6 +53,8 @@ struct Inner {
     given_up: Vec<(usize, usize)>,
     /// Locks whose calls ended without giving them back, and which calls.
     orphans: Vec<(u32, u64)>,
+    /// Locks that a call of this client holds or asks for, and which call; few at a time.
+    claims: Vec<(u32, u64)>,
     spare: Vec<Buffer>,
 }
 
@@ -197,6 +203,11 @@ impl Port {
         }
         still
     }
+    /// A call of this client does not hold a lock any more.
+    fn let_go(&self, index: u32, holder: u64) {
+        let claims = &mut self.inner.borrow_mut().claims;
+        claims.retain(|claim| *claim != (index, holder));
+    }
     pub fn take_orphans(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.inner.borrow_mut().orphans)
     }
@@ -267,6 +278,8 @@ pub struct FarMemory {
     limits: Limits,
     steps: Cell<u32>,
     accesses: Cell<u32>,
+    /// It has asked for a lock.
+    claims: Cell<bool>,
 }
 
 impl FarMemory {
@@ -277,6 +290,7 @@ impl FarMemory {
             limits,
             steps: Cell::new(0),
             accesses: Cell::new(0),
+            claims: Cell::new(false),
         }
     }
     pub fn accesses(&self) -> u32 {
@@ -389,10 +403,44 @@ impl Memory for FarMemory {
     }
     async fn swap_lock(&self, index: u32, expect: u64, new: u64) -> Result<u64, WicError> {
         let at = self.port.layout.lock_word(index)?;
-        self.swap(at.0, expect, new).await
+        if new == self.holder
+            && let Err(holder) = self.claim(index)
+        {
+            return Ok(holder);
+        }
+        let found = self.swap(at.0, expect, new).await?;
+        if expect == self.holder {
+            self.port.let_go(index, self.holder);
+        }
+        Ok(found)
     }
     fn orphan_lock(&self, index: u32) {
         let orphan = (index, self.holder);
         self.port.inner.borrow_mut().orphans.push(orphan);
+        self.port.let_go(index, self.holder);
+    }
+}
+
+impl FarMemory {
+    /// Asks for a lock on behalf of this client, or says which of its calls does so already.
+    fn claim(&self, index: u32) -> Result<(), u64> {
+        let claims = &mut self.port.inner.borrow_mut().claims;
+        match claims.iter().find(|(claimed, _)| *claimed == index) {
+            Some((_, holder)) if *holder != self.holder => return Err(*holder),
+            Some(_) => {}
+            None => claims.push((index, self.holder)),
+        }
+        self.claims.set(true);
+        Ok(())
+    }
+}
+
+impl Drop for FarMemory {
+    fn drop(&mut self) {
+        // A call that was ended while it waited for a lock leaves that to the next.
+        if self.claims.get() {
+            let claims = &mut self.port.inner.borrow_mut().claims;
+            claims.retain(|(_, holder)| *holder != self.holder);
+        }
     }
 }

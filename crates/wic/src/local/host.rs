@@ -1,5 +1,9 @@
 //! Runs the calls of a server's event loop, on the server's own memory or on memory of another server
 //! that this process has mapped.
+//!
+//! Whether accesses are prefetched can be left open: then each loop finds out which way its calls take
+//! less time, as a place is found (see `muninn_policy::wic_place`), with one run of the
+//! executor where that has a call. Known limit: the choice is one for all functions of a loop.
 
 use super::memory::{Chunks, Limits, LocalMemory, Style};
 use super::window::{Outcome, Window};
@@ -7,12 +11,12 @@ use crate::error::WicError;
 use crate::memory::Layout;
 use crate::nic::Upstream;
 use crate::registry::Registry;
+use muninn_policy::wic_place::{Chooser, Config};
 use muninn_proto::server::{CallerOf, Service, holder_of, server_holder};
 use muninn_server::{CallFactory, CallHost, MemfdBacking, OnEnd};
 use muninn_sys::clock;
 use muninn_types::{Nanos, ServiceId};
 use muninn_wire::{Called, ErrorCode, Refusal};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -20,7 +24,8 @@ use std::sync::{Arc, Weak};
 #[derive(Clone, Debug)]
 pub struct LocalHosts {
     pub registry: Arc<Registry>,
-    pub style: Style,
+    /// How accesses are made; None: whichever way turns out faster.
+    pub style: Option<Style>,
     /// Calls that run at once. One, unless accesses are prefetched.
     pub window: usize,
     pub limits: Limits,
@@ -36,7 +41,7 @@ impl LocalHosts {
     pub fn sync() -> LocalHosts {
         LocalHosts {
             registry: Arc::new(Registry::collect()),
-            style: Style::Sync,
+            style: Some(Style::Sync),
             window: 1,
             limits: Limits::default(),
             upstream: None,
@@ -46,7 +51,15 @@ impl LocalHosts {
     /// Runs `window` calls at once, with prefetched accesses.
     pub fn prefetching(window: usize) -> LocalHosts {
         LocalHosts {
-            style: Style::Prefetch,
+            style: Some(Style::Prefetch),
+            window,
+            ..LocalHosts::sync()
+        }
+    }
+    /// Finds out which of the two is faster, again and again.
+    pub fn adaptive(window: usize) -> LocalHosts {
+        LocalHosts {
+            style: None,
             window,
             ..LocalHosts::sync()
         }
@@ -62,12 +75,19 @@ impl CallFactory for LocalHosts {
             Some(upstream) => upstream.holder(),
             None => server_holder(index),
         };
+        let mut styles = match self.style {
+            Some(_) => None,
+            None => Some(Chooser::new(&Style::ALL, STYLE_CONFIG, clock::now())),
+        };
+        let first = styles.as_mut().map(Chooser::choose);
         Box::new(LocalHost {
             hosts: self.clone(),
             holder,
             calls: 0,
+            style: self.style.or(first).unwrap_or(Style::Sync),
+            styles,
             window: Window::new(self.window, self.limits.allocated),
-            known: HashMap::new(),
+            known: Vec::new(),
         })
     }
 }
@@ -80,7 +100,57 @@ struct Origin {
     service: Option<Arc<Service<MemfdBacking>>>,
 }
 
-type Known = HashMap<ServiceId, (Weak<Service<MemfdBacking>>, Arc<Chunks>)>;
+/// A service whose addresses were looked up before.
+type Known = (ServiceId, Weak<Service<MemfdBacking>>, Arc<Chunks>);
+
+/// A window of so many runs, each of some calls, is enough to compare two ways to run them.
+const STYLE_CONFIG: Config = Config {
+    window: 16,
+    window_max: 16,
+    windows: 4,
+    margin: 0.05,
+    wins: 2,
+    regret: 0.01,
+    share: 0.02,
+    hopeless: 2.0,
+    change: 1.5,
+};
+/// Calls that end between two looks at the clock.
+const ENDS_A_LOOK: u32 = 8;
+
+/// What is counted for a service, added up before it is told: most calls in a row are of one.
+#[derive(Debug, Default)]
+struct Tally {
+    service: Option<Arc<Service<MemfdBacking>>>,
+    calls: u64,
+    failed: u64,
+    accesses: u64,
+}
+
+impl Tally {
+    fn count(&mut self, of: Option<Arc<Service<MemfdBacking>>>, failed: bool, accesses: u32) {
+        let same = match (&self.service, &of) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.tell();
+            self.service = of;
+        }
+        self.calls += 1;
+        self.failed += u64::from(failed);
+        self.accesses += u64::from(accesses);
+    }
+    fn tell(&mut self) {
+        let told = std::mem::take(self);
+        if let Some(service) = told.service {
+            service.calls.fetch_add(told.calls, Relaxed);
+            service.failed.fetch_add(told.failed, Relaxed);
+            service.accesses.fetch_add(told.accesses, Relaxed);
+        }
+    }
+}
 
 /// The host of one event loop.
 #[derive(Debug)]
@@ -89,9 +159,11 @@ pub struct LocalHost {
     holder: u64,
     /// Counts calls, so that each is a holder of its own.
     calls: u64,
+    /// How new calls make their accesses, and who decides that.
+    style: Style,
+    styles: Option<Chooser<Style>>,
     window: Window<Origin>,
-    /// Services whose addresses were looked up before.
-    known: Known,
+    known: Vec<Known>,
 }
 
 /// A service of this server in its own address space.
@@ -120,16 +192,16 @@ impl LocalHost {
             return upstream.chunks(id);
         }
         let service = service.ok_or(Refusal::with(ErrorCode::NoService, id.0, 0))?;
-        if let Some((_, chunks)) = self.known.get(&id) {
+        if let Some((_, _, chunks)) = self.known.iter().find(|(known, _, _)| *known == id) {
             return Ok(Arc::clone(chunks));
         }
         // Only the mappings are kept, not the service: it can end, and is forgotten here when
         // another one comes.
         self.known
-            .retain(|_, (service, _)| service.strong_count() > 0);
+            .retain(|(_, service, _)| service.strong_count() > 0);
         let chunks = Arc::new(chunks_of(service));
-        let entry = (Arc::downgrade(service), Arc::clone(&chunks));
-        self.known.insert(id, entry);
+        let entry = (id, Arc::downgrade(service), Arc::clone(&chunks));
+        self.known.push(entry);
         Ok(chunks)
     }
 }
@@ -147,7 +219,7 @@ impl CallHost for LocalHost {
         let hosts = &self.hosts;
         self.calls += 1;
         let holder = holder_of(self.holder, self.calls);
-        let memory = LocalMemory::new(chunks, hosts.style, holder, hosts.limits);
+        let memory = LocalMemory::new(chunks, self.style, holder, hosts.limits);
         let running = (entry.start)(memory, args).map_err(|error| error.to_refusal())?;
         let origin = Origin {
             caller: *caller,
@@ -160,13 +232,18 @@ impl CallHost for LocalHost {
     }
 
     fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool {
-        let upstream = self.hosts.upstream.clone();
+        let upstream = self.hosts.upstream.as_deref();
         if let Some(watch) = &self.hosts.watch {
             watch.store(now.0.max(1), Relaxed);
         }
+        let begin = clock::now();
+        let mut tally = Tally::default();
+        let mut ends = 0;
+        let mut clock_now = begin;
         let went_on = self.window.run(now, |origin, outcome| {
-            let leased = upstream.as_ref().is_none_or(|u| u.is_leased());
+            let leased = upstream.is_none_or(Upstream::is_leased);
             let begun = !matches!(outcome, Outcome::Late(false));
+            let mut accesses = 0;
             let result = match outcome {
                 // Whatever it found or changed was perhaps no longer what the server keeps.
                 _ if !leased => Err(Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)),
@@ -175,28 +252,21 @@ impl CallHost for LocalHost {
                 }
                 Outcome::Panicked => Err(WicError::Panicked.to_refusal()),
                 Outcome::Ended(ended) => {
-                    if let Some(service) = &origin.service {
-                        service
-                            .accesses
-                            .fetch_add(u64::from(ended.accesses), Relaxed);
-                    }
-                    match ended.result {
-                        Ok(reply) => Ok((reply, ended.accesses)),
-                        Err(error) => Err(error.to_refusal()),
-                    }
+                    accesses = ended.accesses;
+                    ended.result.map_err(|error| error.to_refusal())
                 }
             };
-            if let Some(service) = &origin.service {
-                service.calls.fetch_add(1, Relaxed);
-                service
-                    .failed
-                    .fetch_add(u64::from(result.is_err()), Relaxed);
+            tally.count(origin.service, result.is_err(), accesses);
+            // Reading it costs as much as an access or two.
+            ends += 1;
+            if ends % ENDS_A_LOOK == 1 {
+                clock_now = clock::now();
             }
             match &result {
-                Ok((reply, accesses)) => {
-                    let took = clock::now().saturating_sub(origin.arrived).0;
+                Ok(reply) => {
+                    let took = clock_now.saturating_sub(origin.arrived).0;
                     let called = Called {
-                        accesses: *accesses,
+                        accesses,
                         took_ns: u32::try_from(took).unwrap_or(u32::MAX),
                         reply: reply.bytes(),
                     };
@@ -205,6 +275,13 @@ impl CallHost for LocalHost {
                 Err(refusal) => end(&origin.caller, &Err(refusal.clone())),
             }
         });
+        tally.tell();
+        if let (Some(styles), 1..) = (&mut self.styles, ends) {
+            let now = clock::now();
+            let took = (now - begin).0 / u64::from(ends);
+            styles.ended(self.style, Nanos(took), 0, now);
+            self.style = styles.choose();
+        }
         if let Some(watch) = &self.hosts.watch {
             watch.store(0, Relaxed);
         }

@@ -159,6 +159,19 @@ pub enum Style {
     Prefetch,
 }
 
+impl Style {
+    pub const ALL: [Style; 2] = [Style::Sync, Style::Prefetch];
+}
+
+impl fmt::Display for Style {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Style::Sync => "sync",
+            Style::Prefetch => "prefetch",
+        })
+    }
+}
+
 /// What one call may use up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -3,7 +3,7 @@
 //! The calls of the window are resumed in turn, so that while one waits for its cache line the others
 //! go on; a call that ends makes room for the next in the queue. With a window of one and memory that
 //! does not suspend, each call runs to its end before the next begins. A call that waits for a lock
-//! leaves the window and is tried again in the next run; one that has run for long goes to the end of
+//! leaves the window and is tried again when another call has ended, or in the next run; one that has run for long goes to the end of
 //! the queue. [`Window::run`] is bounded in time, so whoever owns the thread keeps it.
 //!
 //! Futures are polled with a waker that does nothing: what they wait for is known here.
@@ -130,6 +130,10 @@ impl<T> Window<T> {
                     went_on = true;
                     let task = self.running.swap_remove(at);
                     end(task.caller, outcome);
+                    // It may have held what the first of those wait for.
+                    if let Some(waiting) = self.paused.pop_front() {
+                        self.queue.push_front(waiting);
+                    }
                 }
                 None => match why() {
                     Why::Memory => {

@@ -13,7 +13,7 @@ use muninn_wic::local::Style;
 use std::time::Duration;
 
 /// Parts of [`measure`], for the progress bar.
-pub const PARTS: u64 = 6;
+pub const PARTS: u64 = 6 + 3 * PLACES.len() as u64 + 8 + 3;
 
 pub struct Drawn {
     pub runs: Vec<Run>,
@@ -27,8 +27,7 @@ pub fn measure(bar: &Progress) -> Result<Drawn, Failure> {
         runs: Vec::new(),
         figures: Vec::new(),
     };
-    by_nodes(&mut drawn)?;
-    bar.inc(1);
+    by_nodes(&mut drawn, bar)?;
     for (app, name, title) in [
         (
             AppName::List,
@@ -42,13 +41,10 @@ pub fn measure(bar: &Progress) -> Result<Drawn, Failure> {
             "Key-value store under load",
         ),
     ] {
-        under_load(&mut drawn, app, name, title)?;
-        bar.inc(1);
+        under_load(&mut drawn, bar, app, (name, title))?;
     }
-    client_parts(&mut drawn)?;
-    bar.inc(1);
-    windows(&mut drawn)?;
-    bar.inc(1);
+    client_parts(&mut drawn, bar)?;
+    windows(&mut drawn, bar)?;
     Ok(drawn)
 }
 
@@ -77,7 +73,7 @@ fn on_one_stage(spot: Spot, cases: &[Case]) -> Result<Vec<Run>, Failure> {
 }
 
 /// Figure 3.2: one call at a time.
-fn by_nodes(drawn: &mut Drawn) -> Result<(), Failure> {
+fn by_nodes(drawn: &mut Drawn, bar: &Progress) -> Result<(), Failure> {
     let mut chart = Chart::new("Unloaded latency of a traversal", "nodes", "us, median").y_log();
     for (over, label) in [(Over::Tcp, ""), (Over::Shm, ", mapped")] {
         let places: &[Spot] = match over {
@@ -102,6 +98,7 @@ fn by_nodes(drawn: &mut Drawn) -> Result<(), Failure> {
                 .map(|run| (f64::from(run.nodes.unwrap_or(0)), run.latency_us.p50));
             chart = chart.line(format!("{}{label}", place.name()), points.collect());
             drawn.runs.extend(runs);
+            bar.inc(1);
         }
     }
     drawn.figures.push(("latency-by-nodes.svg", chart));
@@ -111,9 +108,9 @@ fn by_nodes(drawn: &mut Drawn) -> Result<(), Failure> {
 /// Figures 3.3 to 3.5: calls arrive at random times, more and more of them, until a place is full.
 fn under_load(
     drawn: &mut Drawn,
+    bar: &Progress,
     app: AppName,
-    name: &'static str,
-    title: &str,
+    (name, title): (&'static str, &str),
 ) -> Result<(), Failure> {
     let mut chart = Chart::new(title, "calls/s", "us, median").y_log().x_log();
     for place in PLACES {
@@ -143,13 +140,14 @@ fn under_load(
             rate *= 2.0;
         }
         chart = chart.line(place.name(), points);
+        bar.inc(1);
     }
     drawn.figures.push((name, chart));
     Ok(())
 }
 
 /// Figures 3.9 and 3.10, and batching: what multiplexing, queues and batches bring at the client.
-fn client_parts(drawn: &mut Drawn) -> Result<(), Failure> {
+fn client_parts(drawn: &mut Drawn, bar: &Progress) -> Result<(), Failure> {
     let base = base_case().tuning;
     let variants: [(&str, Tuning); 8] = [
         ("all of it", base),
@@ -185,13 +183,14 @@ fn client_parts(drawn: &mut Drawn) -> Result<(), Failure> {
             drawn.runs.push(run);
         }
         chart = chart.line(label, points);
+        bar.inc(1);
     }
     drawn.figures.push(("client-backend.svg", chart.y_log()));
     Ok(())
 }
 
 /// What a window brings at the server, on a list far larger than the cache.
-fn windows(drawn: &mut Drawn) -> Result<(), Failure> {
+fn windows(drawn: &mut Drawn, bar: &Progress) -> Result<(), Failure> {
     let (chunks, ring) = big_list()?;
     let mut chart = Chart::new(
         "Traversals of a list larger than the cache, by window",
@@ -205,6 +204,7 @@ fn windows(drawn: &mut Drawn) -> Result<(), Failure> {
             points.push((window as f64, rate));
         }
         chart = chart.line(format!("{nodes} nodes (0: sync)"), points);
+        bar.inc(1);
     }
     drawn.figures.push(("windows.svg", chart));
     Ok(())

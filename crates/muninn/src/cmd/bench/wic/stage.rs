@@ -17,6 +17,8 @@ const CLIENT_CPU: usize = 0;
 const SERVER_CPU: usize = 1;
 /// Nobody sleeps while something is measured.
 const SPIN: Duration = Duration::from_millis(1);
+/// A process that is stopped for a while finds its session again.
+const LEASE: Duration = Duration::from_secs(60);
 
 pub fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("the bench cannot go on: {error}"))
@@ -96,6 +98,7 @@ impl Stage {
             ],
             spin: SPIN,
             cpu: Some(SERVER_CPU),
+            lease: LEASE,
             calls: Some(calls),
             ..ServerConfig::default()
         })
@@ -111,6 +114,8 @@ impl Stage {
                 &SERVER_CPU.to_string(),
                 "--spin",
                 "1ms",
+                "--lease",
+                "60s",
             ])?),
             false => None,
         };
@@ -125,11 +130,12 @@ impl Stage {
         })
     }
 
-    /// The usual one: functions run sync or, with a window, async.
+    /// The usual one: functions run as the spot has it, or as turns out faster.
     pub fn usual(memory: Bytes, spot: Spot, window: usize) -> Result<Stage, Failure> {
         let hosts = match spot {
+            Spot::ServerSync => LocalHosts::sync(),
             Spot::ServerAsync => LocalHosts::prefetching(window),
-            _ => LocalHosts::sync(),
+            _ => LocalHosts::adaptive(window),
         };
         let nic = matches!(spot, Spot::Nic | Spot::Auto);
         Stage::new(memory, Arc::new(hosts), nic)
@@ -154,6 +160,9 @@ impl Stage {
         options.session = SessionOptions {
             name: "bench".to_string(),
             spin: Duration::from_millis(10),
+            // A machine that is busy with something else is no reason to give up.
+            deadline: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(30),
             ..SessionOptions::default()
         };
         Service::open(options).map_err(failed)

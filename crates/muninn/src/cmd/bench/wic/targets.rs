@@ -1,6 +1,6 @@
 //! The ratios that are promised, each with what it is compared to, measured side by side.
 
-use super::super::{Measurement, median};
+use super::super::{Measurement, median, percentile};
 use super::load::{App, AppName};
 use super::stage::{Over, Spot, Stage, failed};
 use super::{Case, Run};
@@ -23,10 +23,10 @@ use std::time::Duration;
 use zerocopy::FromBytes;
 
 /// Parts of [`measure`], for the progress bar.
-pub const PARTS: u64 = 6;
-const ROUNDS: usize = 5;
-const WARM_UP: Duration = Duration::from_millis(100);
-const TIME: Duration = Duration::from_millis(300);
+pub const PARTS: u64 = 5 + AUTOMATIC.len() as u64;
+const ROUNDS: usize = 7;
+const WARM_UP: Duration = Duration::from_millis(50);
+const TIME: Duration = Duration::from_millis(200);
 
 pub fn measure(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
     let mut all = Vec::new();
@@ -39,7 +39,7 @@ pub fn measure(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
     step(against_by_hand()?);
     step(multiplexing()?);
     step(crossing()?);
-    step(automatic()?);
+    all.extend(automatic(bar)?);
     Ok(all)
 }
 
@@ -276,8 +276,11 @@ fn in_turn(cases: &[(&Stage, Case)], rounds: usize) -> Result<Vec<Vec<Run>>, Fai
     Ok(found)
 }
 
+/// The upper quartile: whatever else a machine does only ever takes from a rate, and a single lucky
+/// round is none.
 fn rates(runs: &[Run]) -> f64 {
-    median(&mut runs.iter().map(|r| r.throughput_per_s).collect::<Vec<_>>())
+    let mut rates: Vec<f64> = runs.iter().map(|r| r.throughput_per_s).collect();
+    percentile(&mut rates, 0.75)
 }
 fn p50s(runs: &[Run]) -> f64 {
     median(&mut runs.iter().map(|r| r.latency_us.p50).collect::<Vec<_>>())
@@ -372,22 +375,35 @@ fn crossing() -> Result<Vec<Measurement>, Failure> {
     ])
 }
 
-/// Muninn's choice against the best place, at loads and lengths at which the best differs.
-fn automatic() -> Result<Vec<Measurement>, Failure> {
+/// Loads and lengths at which the best place differs: name, way, nodes, calls under way.
+const AUTOMATIC: [(&str, Over, u32, u32); 7] = [
+    ("auto.tcp.1-node.alone", Over::Tcp, 1, 1),
+    ("auto.tcp.4-nodes.alone", Over::Tcp, 4, 1),
+    ("auto.tcp.16-nodes.alone", Over::Tcp, 16, 1),
+    ("auto.tcp.1-node.loaded", Over::Tcp, 1, 64),
+    ("auto.tcp.4-nodes.loaded", Over::Tcp, 4, 64),
+    ("auto.shm.4-nodes.alone", Over::Shm, 4, 1),
+    ("auto.shm.16-nodes.loaded", Over::Shm, 16, 64),
+];
+
+/// Muninn's choice against the best place.
+fn automatic(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
     let stage = Stage::usual(Bytes::mib(64), Spot::Auto, 8)?;
-    // Keeps the memory from one case to the next.
-    let _keeper = base_case().open(&stage)?;
+    let sync = Stage::usual(Bytes::mib(64), Spot::ServerSync, 8)?;
+    let windowed = Stage::usual(Bytes::mib(64), Spot::ServerAsync, 8)?;
+    let stages = [
+        (Spot::Client, &stage),
+        (Spot::ServerSync, &sync),
+        (Spot::ServerAsync, &windowed),
+        (Spot::Nic, &stage),
+        (Spot::Auto, &stage),
+    ];
+    // Keep the memory from one case to the next.
+    let keepers = stages.map(|(_, stage)| base_case().open(stage));
+    let _keepers: Vec<_> = keepers.into_iter().collect::<Result<_, _>>()?;
     let mut all = Vec::new();
-    for (name, over, nodes, in_flight) in [
-        ("auto.tcp.1-node.alone", Over::Tcp, 1, 1),
-        ("auto.tcp.4-nodes.alone", Over::Tcp, 4, 1),
-        ("auto.tcp.16-nodes.alone", Over::Tcp, 16, 1),
-        ("auto.tcp.1-node.loaded", Over::Tcp, 1, 64),
-        ("auto.tcp.4-nodes.loaded", Over::Tcp, 4, 64),
-        ("auto.shm.4-nodes.alone", Over::Shm, 4, 1),
-        ("auto.shm.16-nodes.loaded", Over::Shm, 16, 64),
-    ] {
-        let cases = [Spot::Client, Spot::ServerSync, Spot::Nic, Spot::Auto].map(|place| {
+    for (name, over, nodes, in_flight) in AUTOMATIC {
+        let cases = stages.map(|(place, stage)| {
             let case = Case {
                 place,
                 over,
@@ -395,15 +411,16 @@ fn automatic() -> Result<Vec<Measurement>, Failure> {
                 in_flight,
                 ..base_case()
             };
-            (&stage, case)
+            (stage, case)
         });
         let found = in_turn(&cases, ROUNDS)?;
-        let best = found[..3]
+        let best = found[..4]
             .iter()
             .map(|runs| rates(runs))
             .fold(0.0, f64::max);
-        let auto = (rates(&found[3]), "calls/s");
+        let auto = (rates(&found[4]), "calls/s");
         all.push(Measurement::new(name, auto, (best, "best place"), ">= 0.9"));
+        bar.inc(1);
     }
     Ok(all)
 }
