@@ -272,6 +272,10 @@ impl Pager {
         tagged.then_some(region)
     }
 
+    fn is_lost(&self) -> bool {
+        self.alarm.has(crate::alarm::LOST)
+    }
+
     fn lose(&self, page: u32, error: &dyn std::fmt::Display) {
         let (grant, offset) = self.home(page);
         self.alarm.lose(|| {

@@ -16,7 +16,8 @@ impl Pager {
         // all that could go is being changed by others.
         for _ in 0..64 {
             let cached = self.cached_pages.load(Relaxed);
-            if cached + pages <= self.limit_pages() {
+            // In a lost heap nothing can go; whoever wants room is about to find that out.
+            if cached + pages <= self.limit_pages() || self.is_lost() {
                 return;
             }
             let run = self.lock_policies().evict.next_run(RUN_PAGES_MAX);
@@ -92,23 +93,32 @@ impl Pager {
     }
 
     /// Protects taken pages and writes them to their homes; false if a server did not take them.
+    /// Then they are as they were: a page that stayed protected and is said to be dirty would fault
+    /// for ever, as nobody has anything to do for it.
     fn send_home(&self, pages: &[u32]) -> bool {
-        for run in pages.chunk_by(|a, b| a + 1 == *b) {
-            self.protect(run[0], run.len() as u32, true);
-        }
-        let mut all = true;
-        for same in pages.chunk_by(|a, b| self.same_home(*a, *b)) {
-            // Room for two tags in a list.
-            for some in same.chunks(MAX_SEGS - 2) {
-                if let Err(error) = self.send_some(some) {
-                    self.lose(some[0], &error);
-                    all = false;
-                }
+        let protect = |protect: bool| {
+            for run in pages.chunk_by(|a, b| a + 1 == *b) {
+                self.protect(run[0], run.len() as u32, protect);
             }
+        };
+        protect(true);
+        // One failure is enough to know, and each may take as long as a lease.
+        let send = |some: &[u32]| {
+            !self.is_lost()
+                && self
+                    .send_some(some)
+                    .map_err(|e| self.lose(some[0], &e))
+                    .is_ok()
+        };
+        let mut homes = pages.chunk_by(|a, b| self.same_home(*a, *b));
+        // Room for two tags in a list.
+        let all = homes.all(|same| same.chunks(MAX_SEGS - 2).all(send));
+        if all {
+            let written = &self.counters.written_pages;
+            written.fetch_add(pages.len() as u64, Relaxed);
+        } else {
+            protect(false);
         }
-        self.counters
-            .written_pages
-            .fetch_add(pages.len() as u64, Relaxed);
         all
     }
 
@@ -232,7 +242,7 @@ impl Pager {
             // Busy from here on. What a prefetch brought since goes out again.
             while let Some(state @ (CLEAN | DIRTY)) = self.take(page, |state| state != INIT) {
                 self.put_out_removed(&[(page, state == DIRTY)]);
-                if self.alarm.has(crate::alarm::LOST) {
+                if self.is_lost() {
                     return;
                 }
             }

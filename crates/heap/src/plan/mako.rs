@@ -27,6 +27,7 @@ use crate::alarm::HANDSHAKE;
 use crate::error::HeapError;
 use crate::heap::Inner;
 use crate::pager::Pager;
+use crate::phase::Phase;
 use crate::plan::hit::{Hit, NONE};
 use crate::plan::local::root_words;
 use crate::plan::remote::{Remote, nap};
@@ -353,9 +354,13 @@ impl State {
         let start = clock::now();
         let faults = inner.pager.counters.faults.load(Relaxed);
         let before = inner.regions().used(&inner.bumps);
+        inner.begin(Phase::PreTracing);
         let roots = self.pre_tracing_pause(inner)?;
+        inner.begin(Phase::Tracing);
         self.concurrent_tracing(inner, &roots)?;
+        inner.begin(Phase::PreEvacuation);
         self.pre_evacuation_pause(inner)?;
+        inner.begin(Phase::Reclaim);
         let chosen = self.reclaim(inner)?;
         for (live, region) in chosen {
             self.evacuate(inner, region, live)?;
@@ -557,6 +562,7 @@ impl State {
         };
         let region = geometry.region_start(from)..geometry.region_start(from + 1);
         let entries = geometry.tablet_start(tablet)..geometry.tablet_start(tablet + 1);
+        inner.begin(Phase::RegionBegins);
         // Write back while everybody goes on.
         inner.pager.write_back(inner.pager.pages_of(region.clone()));
         inner
@@ -567,6 +573,7 @@ impl State {
         self.shake_hands(inner, from);
         inner.pager.seize(region.clone());
         inner.pager.seize(entries.clone());
+        inner.begin(Phase::RegionMoves);
         let copied = self.copy_at_server(inner, tablet, (from, to));
         // Let go whatever came of it: a mutator that waits for a page must not wait for ever. If it
         // failed the tablet stays invalid, so nobody comes in.
