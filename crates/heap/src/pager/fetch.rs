@@ -181,7 +181,7 @@ impl Pager {
     }
 
     fn arrived(&self, page: u32, arrival: Arrival, state: u8) {
-        self.cached_pages.fetch_add(1, Relaxed);
+        self.count_in(page);
         self.lock_policies()
             .evict
             .handle_resident(index(page), arrival);

@@ -31,6 +31,10 @@ impl Pager {
         let mut taken = [(0u32, false); RUN_PAGES_MAX as usize];
         let mut count = 0;
         for page in victims {
+            if self.is_dear(page) {
+                self.lock_policies().evict.handle_staged_hit(index(page));
+                continue;
+            }
             match self.try_take(page, |state| matches!(state, CLEAN | DIRTY)) {
                 Some(state) => {
                     taken[count] = (page, state == DIRTY);
@@ -75,7 +79,7 @@ impl Pager {
         for (page, is_dirty) in taken {
             if written {
                 policies.evict.handle_evicted(index(*page));
-                self.cached_pages.fetch_sub(1, Relaxed);
+                self.count_out(*page);
                 self.state(*page).store(EVICTED, Release);
             } else {
                 // The alarm is raised; the bytes stay, so that nothing wrong can be read.
@@ -288,7 +292,7 @@ impl Pager {
                 continue;
             }
             self.lock_policies().evict.handle_removed(index(page));
-            self.cached_pages.fetch_sub(1, Relaxed);
+            self.count_out(page);
             if run.end != page {
                 drop_run(run);
                 run = page..page;

@@ -53,6 +53,13 @@ const PENDING_PAGES: u64 = 64;
 /// A cycle starts when more of the heap is in use than this, and this much was allocated since.
 const START_SHARE: f64 = 0.50;
 const GROWTH_SHARE: f64 = 0.08;
+/// Or earlier, if at the rate of late the heap would be all but full (the first share) before a cycle
+/// as long as the last, and half as long again, were over; if at least the second was allocated meanwhile.
+const FULL_SHARE: f64 = 0.90;
+const HASTY_GROWTH_SHARE: f64 = 0.04;
+const MARGIN: f64 = 1.5;
+/// The first cycle starts at this share already: nobody knows yet how long one takes.
+const FIRST_SHARE: f64 = 0.25;
 /// Regions with a larger live share than this are left as they are.
 const LIVE_SHARE_MAX: f64 = 0.75;
 
@@ -78,6 +85,9 @@ pub struct State {
     requests: Mutex<Requests>,
     bell: Condvar,
     used_after: AtomicU64,
+    /// When the last cycle ended, and how long it took.
+    ended: AtomicU64,
+    took_ns: AtomicU64,
 }
 
 fn unclear(_: Short) -> HeapError {
@@ -99,6 +109,8 @@ impl State {
             requests: Mutex::default(),
             bell: Condvar::new(),
             used_after: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            took_ns: AtomicU64::new(0),
         }
     }
 
@@ -346,7 +358,20 @@ impl State {
         let used = inner.regions().used(&inner.bumps).0 as f64;
         let heap = inner.geometry.heap_bytes() as f64;
         let after = self.used_after.load(Relaxed) as f64;
-        inner.config.barriers && used > heap * START_SHARE && used > after + heap * GROWTH_SHARE
+        if !inner.config.barriers || used < after + heap * HASTY_GROWTH_SHARE {
+            return false;
+        }
+        let took = self.took_ns.load(Relaxed);
+        if took == 0 && used > heap * FIRST_SHARE {
+            return true;
+        }
+        let enough = used > heap * START_SHARE && used > after + heap * GROWTH_SHARE;
+        let since = clock::now()
+            .0
+            .saturating_sub(self.ended.load(Relaxed))
+            .max(1);
+        let comes = (used - after) / since as f64 * took as f64 * MARGIN;
+        enough || used + comes > heap * FULL_SHARE
     }
 
     fn cycle(&self, inner: &Inner) -> Result<(), HeapError> {
@@ -370,7 +395,10 @@ impl State {
         self.used_after.store(after.0, Relaxed);
         inner.log.footprint(before, after);
         Log::add(&inner.log.collections, 1);
-        let spent = clock::now().saturating_sub(start).0;
+        let now = clock::now();
+        let spent = now.saturating_sub(start).0;
+        self.ended.store(now.0, Relaxed);
+        self.took_ns.store(spent, Relaxed);
         Log::add(&inner.log.collector_ns, spent);
         let faults = inner
             .pager
