@@ -53,8 +53,9 @@ const PENDING_PAGES: u64 = 64;
 /// A cycle starts when more of the heap is in use than this, and this much was allocated since.
 const START_SHARE: f64 = 0.50;
 const GROWTH_SHARE: f64 = 0.08;
-/// Or earlier, if at the rate of late the heap would be all but full (the first share) before a cycle
-/// as long as the last, and half as long again, were over; if at least the second was allocated meanwhile.
+/// Or earlier: if at the rate of late the heap would be all but full (the first share) before a cycle
+/// half as long again as the last were over, and at least the second share was allocated since. A
+/// mutator that finds no room waits for a cycle, and that is the longest pause there is.
 const FULL_SHARE: f64 = 0.90;
 const HASTY_GROWTH_SHARE: f64 = 0.04;
 const MARGIN: f64 = 1.5;

@@ -431,3 +431,22 @@ fn one(
     run.agent_cpu_seconds = stats.agents.iter().map(|a| a.cpu_seconds).sum();
     Ok(run)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fastest_that_did_not_fail_is_kept() {
+        let tries = [(1.0, true), (3.0, false), (2.0, false), (4.0, false)];
+        let mut tries = tries.into_iter();
+        let run = best(4, || {
+            let (seconds, has_failed) = tries.next().unwrap();
+            let mut run = Run::empty(Workload::Table, "mako", full());
+            run.seconds = seconds;
+            run.failed = has_failed.then(|| "full".to_string());
+            Ok(run)
+        });
+        assert_eq!(run.unwrap().seconds, 2.0);
+    }
+}
