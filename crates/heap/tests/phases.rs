@@ -157,25 +157,27 @@ fn every_phase(plan: Plan, fate: Fate) {
     }
 }
 
+fn every_plan(fate: Fate) {
+    std::thread::scope(|scope| {
+        for plan in Plan::ALL {
+            scope.spawn(move || every_phase(plan, fate));
+        }
+    });
+}
+
 #[test]
 fn a_server_that_stops_in_any_phase_is_an_error() {
-    Plan::ALL
-        .into_iter()
-        .for_each(|plan| every_phase(plan, Fate::Stopped));
+    every_plan(Fate::Stopped);
 }
 
 #[test]
 fn a_server_cut_off_in_any_phase_is_an_error() {
-    Plan::ALL
-        .into_iter()
-        .for_each(|plan| every_phase(plan, Fate::CutOff));
+    every_plan(Fate::CutOff);
 }
 
 #[test]
 fn a_slow_server_is_waited_for_in_any_phase() {
-    Plan::ALL
-        .into_iter()
-        .for_each(|plan| every_phase(plan, Fate::Slow));
+    every_plan(Fate::Slow);
 }
 
 /// A page that could not be written home stays dirty. It must not stay protected too: the thread

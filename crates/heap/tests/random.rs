@@ -93,7 +93,7 @@ fn mako_over_tcp() {
 #[test]
 fn a_million_operations_under_every_plan() {
     let is_full = std::env::var("MUNINN_TEST_FULL").is_ok_and(|v| v == "1");
-    let (rounds, steps) = if is_full { (50, 1_000_000) } else { (2, 8_000) };
+    let (rounds, steps) = if is_full { (50, 1_000_000) } else { (2, 4_000) };
     let chosen = std::env::var("MUNINN_PLAN").ok();
     for (plan, seed) in Plan::ALL.into_iter().zip(71..) {
         if chosen.as_deref().is_none_or(|name| name == plan.name()) {
