@@ -4,6 +4,7 @@ use crate::alarm::{Alarm, LOST};
 use crate::error::HeapError;
 use crate::mutator::Mutator;
 use crate::pager::{Pager, PagerConfig};
+use crate::phase::{Observer, Phase};
 use crate::plan::{self, Plan, PlanState};
 use crate::regions::{Bumps, Regions, Use};
 use crate::roots::Roots;
@@ -34,6 +35,7 @@ pub struct Builder {
     pub(crate) order: Order,
     pub(crate) verify: bool,
     pub(crate) barriers: bool,
+    pub(crate) observer: Observer,
     pub(crate) evict: EvictPolicy,
     pub(crate) prefetch: PrefetchPolicy,
 }
@@ -49,6 +51,7 @@ impl Default for Builder {
             order: Order::Depth,
             verify: false,
             barriers: true,
+            observer: Observer::default(),
             evict: EvictPolicy::default(),
             prefetch: PrefetchPolicy::default(),
         }
@@ -93,6 +96,11 @@ impl Builder {
     /// needs them; it is an error when it is full.
     pub fn without_barriers(mut self) -> Builder {
         self.barriers = false;
+        self
+    }
+    /// Is told of each phase of a collection before it begins.
+    pub fn observe(mut self, observer: impl Fn(Phase) + Send + Sync + 'static) -> Builder {
+        self.observer = Observer(Some(Arc::new(observer)));
         self
     }
     pub fn evict(mut self, evict: EvictPolicy) -> Builder {
@@ -478,6 +486,13 @@ impl Inner {
     }
 
     // --- collection
+
+    /// A phase of a collection begins.
+    pub fn begin(&self, phase: Phase) {
+        if let Some(observer) = &self.config.observer.0 {
+            observer(phase);
+        }
+    }
 
     /// Collects, unless somebody has since `seen`. The caller must not be inside.
     pub fn collect(&self, seen: Option<u64>, full: bool) -> Result<(), HeapError> {

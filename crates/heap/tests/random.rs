@@ -7,14 +7,19 @@ use muninn_heap::*;
 use muninn_types::Bytes;
 
 fn run(plan: Plan, over: Over, seed: u64, steps: usize) {
+    run_in(4, 12_000, (plan, over, seed), steps);
+}
+
+/// Does so many steps in so many rounds, with a collection and a look at everything after each.
+fn run_in(rounds: usize, most_nodes: usize, (plan, over, seed): (Plan, Over, u64), steps: usize) {
     println!("plan {plan}, {over:?}, seed {seed}");
     let servers = servers(2, Bytes::mib(64), over);
     let builder = Heap::builder().plan(plan).pool(servers.pool.clone());
     let builder = builder.heap(Bytes::mib(12)).local(Bytes::kib(1200));
     let heap = builder.region(Bytes::mib(1)).verify(true).build().unwrap();
-    let mut actor = Actor::new(&heap, seed, 12_000);
-    for _ in 0..4 {
-        actor.act(steps / 4).unwrap();
+    let mut actor = Actor::new(&heap, seed, most_nodes);
+    for _ in 0..rounds {
+        actor.act(steps / rounds).unwrap();
         actor.check().unwrap();
         heap.collect().unwrap();
         let reachable = actor.check().unwrap();
@@ -81,6 +86,20 @@ fn mako_over_shared_memory() {
 #[test]
 fn mako_over_tcp() {
     run(Plan::Mako, Over::Tcp, 51, 10_000);
+}
+
+/// The long form: `MUNINN_TEST_FULL=1` makes it a million operations under each plan. Every
+/// collection on the way is checked by the re-tracer.
+#[test]
+fn a_million_operations_under_every_plan() {
+    let is_full = std::env::var("MUNINN_TEST_FULL").is_ok_and(|v| v == "1");
+    let (rounds, steps) = if is_full { (50, 1_000_000) } else { (2, 4_000) };
+    let chosen = std::env::var("MUNINN_PLAN").ok();
+    for (plan, seed) in Plan::ALL.into_iter().zip(71..) {
+        if chosen.as_deref().is_none_or(|name| name == plan.name()) {
+            run_in(rounds, 8_000, (plan, Over::Shm, seed), steps);
+        }
+    }
 }
 
 /// More of the same, for whoever looks for trouble: MUNINN_SEEDS=100..200 MUNINN_PLAN=semeru.

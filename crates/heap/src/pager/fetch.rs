@@ -34,6 +34,9 @@ impl Pager {
             _ => false,
         };
         match self.take(page, wanted) {
+            // In a lost heap a page may be neither there nor on its way. Whatever the thread finds,
+            // it looks at the alarm next; but it must get that far.
+            None if self.is_lost() => self.let_through(page),
             // Somebody else was faster.
             None => {}
             Some(CLEAN) => {
@@ -48,6 +51,20 @@ impl Pager {
             }
             _ => self.fetch(page, write),
         }
+    }
+
+    /// Makes a page of a lost heap one that can be touched.
+    #[cold]
+    fn let_through(&self, page: u32) {
+        let range = self.range(page, 1);
+        let mode = CopyMode {
+            wake: Wake::Later,
+            write_protected: false,
+        };
+        // What cannot be done has been done already: it is mapped, or writable.
+        let _ = self.uffd.write_protect(range, false, Wake::Later);
+        // SAFETY: the buffer has more than a page.
+        let _ = unsafe { self.uffd.copy(range, ZEROS.as_ptr(), mode) };
     }
 
     fn fetch(&self, page: u32, write: bool) {
@@ -103,9 +120,9 @@ impl Pager {
             Arrival::Prefetch => Class::Prefetch,
             _ => Class::Demand,
         };
-        let read = lane.read_v(class, &[Seg::new(grant.id, offset, len)], into);
-        if let Err(error) = read {
-            self.lose(first, &error);
+        let mut read = || lane.read_v(class, &[Seg::new(grant.id, offset, len)], into);
+        // Once lost is lost: another server that is gone would be waited for as long again.
+        if self.is_lost() || read().map_err(|e| self.lose(first, &e)).is_err() {
             self.fill(first, pages, ZEROS.as_ptr(), false);
             for page in first..first + pages {
                 self.state(page).store(LOST, Release);
@@ -164,7 +181,7 @@ impl Pager {
     }
 
     fn arrived(&self, page: u32, arrival: Arrival, state: u8) {
-        self.cached_pages.fetch_add(1, Relaxed);
+        self.count_in(page);
         self.lock_policies()
             .evict
             .handle_resident(index(page), arrival);

@@ -46,6 +46,8 @@ const LOST: u8 = 5;
 const LANES: usize = 4;
 /// A signal stack on which a page can be fetched over a network.
 const SIGNAL_STACK: Bytes = Bytes::kib(256);
+/// One part in this many of the cache may hold tablets that do not give way to other pages.
+const TABLET_SHARE: u64 = 3;
 /// Pages that leave together when there is no room.
 const BATCH: u32 = 64;
 
@@ -83,6 +85,8 @@ pub struct Pager {
     mapped: Vec<bool>,
     policies: Mutex<Policies>,
     cached_pages: AtomicU64,
+    /// Of these, pages of tablets.
+    cached_tablet_pages: AtomicU64,
     limit_pages: AtomicU64,
     /// Regions that are the tail of a humongous object: they have no head of their own.
     tails: Box<[AtomicBool]>,
@@ -159,6 +163,7 @@ impl Pager {
                 prefetch: config.prefetch.build(),
             }),
             cached_pages: AtomicU64::new(0),
+            cached_tablet_pages: AtomicU64::new(0),
             limit_pages: AtomicU64::new(limit),
             tails: (0..regions).map(|_| AtomicBool::new(false)).collect(),
             versions: (0..versions).map(|_| AtomicU32::new(0)).collect(),
@@ -251,6 +256,34 @@ impl Pager {
         }
     }
 
+    fn is_tablet(&self, page: u32) -> bool {
+        u64::from(page) << PAGE_SHIFT >= self.geometry.heap_bytes()
+    }
+
+    /// A page came into the cache.
+    fn count_in(&self, page: u32) {
+        self.cached_pages.fetch_add(1, Relaxed);
+        if self.is_tablet(page) {
+            self.cached_tablet_pages.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A page left the cache.
+    fn count_out(&self, page: u32) {
+        self.cached_pages.fetch_sub(1, Relaxed);
+        if self.is_tablet(page) {
+            self.cached_tablet_pages.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Whether a page is worth more than others: one of a tablet is on the way to a thousand
+    /// objects, which lie in a dozen pages or more. Tablets that take too much of the cache are
+    /// like everything else.
+    fn is_dear(&self, page: u32) -> bool {
+        self.is_tablet(page)
+            && self.cached_tablet_pages.load(Relaxed) * TABLET_SHARE < self.limit_pages()
+    }
+
     fn lane(&self, server: ServerId) -> MutexGuard<'_, LaneSlot> {
         let lanes = &self.servers[server.0 as usize];
         let mine = registry::thread_number() as usize % LANES;
@@ -270,6 +303,10 @@ impl Pager {
             && region < self.geometry.regions
             && !self.tails[region as usize].load(Relaxed);
         tagged.then_some(region)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.alarm.has(crate::alarm::LOST)
     }
 
     fn lose(&self, page: u32, error: &dyn std::fmt::Display) {

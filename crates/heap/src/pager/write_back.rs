@@ -16,7 +16,8 @@ impl Pager {
         // all that could go is being changed by others.
         for _ in 0..64 {
             let cached = self.cached_pages.load(Relaxed);
-            if cached + pages <= self.limit_pages() {
+            // In a lost heap nothing can go; whoever wants room is about to find that out.
+            if cached + pages <= self.limit_pages() || self.is_lost() {
                 return;
             }
             let run = self.lock_policies().evict.next_run(RUN_PAGES_MAX);
@@ -30,6 +31,10 @@ impl Pager {
         let mut taken = [(0u32, false); RUN_PAGES_MAX as usize];
         let mut count = 0;
         for page in victims {
+            if self.is_dear(page) {
+                self.lock_policies().evict.handle_staged_hit(index(page));
+                continue;
+            }
             match self.try_take(page, |state| matches!(state, CLEAN | DIRTY)) {
                 Some(state) => {
                     taken[count] = (page, state == DIRTY);
@@ -74,7 +79,7 @@ impl Pager {
         for (page, is_dirty) in taken {
             if written {
                 policies.evict.handle_evicted(index(*page));
-                self.cached_pages.fetch_sub(1, Relaxed);
+                self.count_out(*page);
                 self.state(*page).store(EVICTED, Release);
             } else {
                 // The alarm is raised; the bytes stay, so that nothing wrong can be read.
@@ -92,23 +97,32 @@ impl Pager {
     }
 
     /// Protects taken pages and writes them to their homes; false if a server did not take them.
+    /// Then they are as they were: a page that stayed protected and is said to be dirty would fault
+    /// for ever, as nobody has anything to do for it.
     fn send_home(&self, pages: &[u32]) -> bool {
-        for run in pages.chunk_by(|a, b| a + 1 == *b) {
-            self.protect(run[0], run.len() as u32, true);
-        }
-        let mut all = true;
-        for same in pages.chunk_by(|a, b| self.same_home(*a, *b)) {
-            // Room for two tags in a list.
-            for some in same.chunks(MAX_SEGS - 2) {
-                if let Err(error) = self.send_some(some) {
-                    self.lose(some[0], &error);
-                    all = false;
-                }
+        let protect = |protect: bool| {
+            for run in pages.chunk_by(|a, b| a + 1 == *b) {
+                self.protect(run[0], run.len() as u32, protect);
             }
+        };
+        protect(true);
+        // One failure is enough to know, and each may take as long as a lease.
+        let send = |some: &[u32]| {
+            !self.is_lost()
+                && self
+                    .send_some(some)
+                    .map_err(|e| self.lose(some[0], &e))
+                    .is_ok()
+        };
+        let mut homes = pages.chunk_by(|a, b| self.same_home(*a, *b));
+        // Room for two tags in a list.
+        let all = homes.all(|same| same.chunks(MAX_SEGS - 2).all(send));
+        if all {
+            let written = &self.counters.written_pages;
+            written.fetch_add(pages.len() as u64, Relaxed);
+        } else {
+            protect(false);
         }
-        self.counters
-            .written_pages
-            .fetch_add(pages.len() as u64, Relaxed);
         all
     }
 
@@ -232,7 +246,7 @@ impl Pager {
             // Busy from here on. What a prefetch brought since goes out again.
             while let Some(state @ (CLEAN | DIRTY)) = self.take(page, |state| state != INIT) {
                 self.put_out_removed(&[(page, state == DIRTY)]);
-                if self.alarm.has(crate::alarm::LOST) {
+                if self.is_lost() {
                     return;
                 }
             }
@@ -278,7 +292,7 @@ impl Pager {
                 continue;
             }
             self.lock_policies().evict.handle_removed(index(page));
-            self.cached_pages.fetch_sub(1, Relaxed);
+            self.count_out(page);
             if run.end != page {
                 drop_run(run);
                 run = page..page;

@@ -10,6 +10,7 @@
 
 use crate::error::HeapError;
 use crate::heap::Inner;
+use crate::phase::Phase;
 use crate::regions::Use;
 use crate::stats::Log;
 use crate::words::CachedWords;
@@ -37,10 +38,12 @@ pub fn collect(inner: &Inner, stopped: &Stopped<'_>) -> Result<(), HeapError> {
         types: &types,
         words: &words,
     };
+    inner.begin(Phase::Mark);
     let marks = trace(inner, stopped, &view).map_err(|e| lost(inner, &e.into()))?;
     let live: Vec<u32> = free_the_dead(inner, &marks);
     let from = choose(inner, &marks, &live);
     if !from.is_empty() {
+        inner.begin(Phase::Compact);
         evacuate(inner, stopped, &view, &marks, (&live, &from)).map_err(|e| lost(inner, &e))?;
     }
     let mut regions = inner.regions();

@@ -27,6 +27,7 @@ use crate::alarm::HANDSHAKE;
 use crate::error::HeapError;
 use crate::heap::Inner;
 use crate::pager::Pager;
+use crate::phase::Phase;
 use crate::plan::hit::{Hit, NONE};
 use crate::plan::local::root_words;
 use crate::plan::remote::{Remote, nap};
@@ -52,6 +53,14 @@ const PENDING_PAGES: u64 = 64;
 /// A cycle starts when more of the heap is in use than this, and this much was allocated since.
 const START_SHARE: f64 = 0.50;
 const GROWTH_SHARE: f64 = 0.08;
+/// Or earlier: if at the rate of late the heap would be all but full (the first share) before a cycle
+/// half as long again as the last were over, and at least the second share was allocated since. A
+/// mutator that finds no room waits for a cycle, and that is the longest pause there is.
+const FULL_SHARE: f64 = 0.90;
+const HASTY_GROWTH_SHARE: f64 = 0.04;
+const MARGIN: f64 = 1.5;
+/// The first cycle starts at this share already: nobody knows yet how long one takes.
+const FIRST_SHARE: f64 = 0.25;
 /// Regions with a larger live share than this are left as they are.
 const LIVE_SHARE_MAX: f64 = 0.75;
 
@@ -77,6 +86,9 @@ pub struct State {
     requests: Mutex<Requests>,
     bell: Condvar,
     used_after: AtomicU64,
+    /// When the last cycle ended, and how long it took.
+    ended: AtomicU64,
+    took_ns: AtomicU64,
 }
 
 fn unclear(_: Short) -> HeapError {
@@ -98,6 +110,8 @@ impl State {
             requests: Mutex::default(),
             bell: Condvar::new(),
             used_after: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            took_ns: AtomicU64::new(0),
         }
     }
 
@@ -345,7 +359,20 @@ impl State {
         let used = inner.regions().used(&inner.bumps).0 as f64;
         let heap = inner.geometry.heap_bytes() as f64;
         let after = self.used_after.load(Relaxed) as f64;
-        inner.config.barriers && used > heap * START_SHARE && used > after + heap * GROWTH_SHARE
+        if !inner.config.barriers || used < after + heap * HASTY_GROWTH_SHARE {
+            return false;
+        }
+        let took = self.took_ns.load(Relaxed);
+        if took == 0 && used > heap * FIRST_SHARE {
+            return true;
+        }
+        let enough = used > heap * START_SHARE && used > after + heap * GROWTH_SHARE;
+        let since = clock::now()
+            .0
+            .saturating_sub(self.ended.load(Relaxed))
+            .max(1);
+        let comes = (used - after) / since as f64 * took as f64 * MARGIN;
+        enough || used + comes > heap * FULL_SHARE
     }
 
     fn cycle(&self, inner: &Inner) -> Result<(), HeapError> {
@@ -353,9 +380,13 @@ impl State {
         let start = clock::now();
         let faults = inner.pager.counters.faults.load(Relaxed);
         let before = inner.regions().used(&inner.bumps);
+        inner.begin(Phase::PreTracing);
         let roots = self.pre_tracing_pause(inner)?;
+        inner.begin(Phase::Tracing);
         self.concurrent_tracing(inner, &roots)?;
+        inner.begin(Phase::PreEvacuation);
         self.pre_evacuation_pause(inner)?;
+        inner.begin(Phase::Reclaim);
         let chosen = self.reclaim(inner)?;
         for (live, region) in chosen {
             self.evacuate(inner, region, live)?;
@@ -365,7 +396,10 @@ impl State {
         self.used_after.store(after.0, Relaxed);
         inner.log.footprint(before, after);
         Log::add(&inner.log.collections, 1);
-        let spent = clock::now().saturating_sub(start).0;
+        let now = clock::now();
+        let spent = now.saturating_sub(start).0;
+        self.ended.store(now.0, Relaxed);
+        self.took_ns.store(spent, Relaxed);
         Log::add(&inner.log.collector_ns, spent);
         let faults = inner
             .pager
@@ -557,6 +591,7 @@ impl State {
         };
         let region = geometry.region_start(from)..geometry.region_start(from + 1);
         let entries = geometry.tablet_start(tablet)..geometry.tablet_start(tablet + 1);
+        inner.begin(Phase::RegionBegins);
         // Write back while everybody goes on.
         inner.pager.write_back(inner.pager.pages_of(region.clone()));
         inner
@@ -567,6 +602,7 @@ impl State {
         self.shake_hands(inner, from);
         inner.pager.seize(region.clone());
         inner.pager.seize(entries.clone());
+        inner.begin(Phase::RegionMoves);
         let copied = self.copy_at_server(inner, tablet, (from, to));
         // Let go whatever came of it: a mutator that waits for a page must not wait for ever. If it
         // failed the tablet stays invalid, so nobody comes in.

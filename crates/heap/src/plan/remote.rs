@@ -279,12 +279,17 @@ impl Drop for Remote {
     }
 }
 
-/// Looks again soon at first, then more rarely.
+/// Looks again soon at first, then more and more rarely: a look costs the server as much as it costs
+/// us, and where both share processors with the agent it is the agent that is kept from its work.
+/// Eight looks for each doubling, so that no more than an eighth of a wait is waited in vain.
 pub fn nap(spins: &mut u32) {
-    if *spins < 20 {
+    const SOON: u32 = 8;
+    const LOOKS: u32 = 8;
+    if *spins < SOON {
         wait_a_moment(spins);
     } else {
         *spins += 1;
-        std::thread::sleep(Duration::from_micros(u64::from(*spins).min(200)));
+        let doublings = ((*spins - SOON) / LOOKS).min(7);
+        std::thread::sleep(Duration::from_micros(16 << doublings));
     }
 }

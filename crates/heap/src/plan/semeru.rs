@@ -27,6 +27,7 @@
 
 use crate::error::HeapError;
 use crate::heap::Inner;
+use crate::phase::Phase;
 use crate::plan::local::{rewrite_roots, root_words};
 use crate::plan::remote::{Remote, nap};
 use crate::regions::Use;
@@ -253,8 +254,10 @@ struct Moved {
 
 impl Pause<'_> {
     fn run(&self, full: bool) -> Result<PauseKind, HeapError> {
+        self.inner.begin(Phase::Prepare);
         self.prepare()?;
         if full {
+            self.inner.begin(Phase::FullTrace);
             self.trace_everything()?;
         }
         let live_share_max = if full {
@@ -262,10 +265,13 @@ impl Pause<'_> {
         } else {
             LIVE_SHARE_MAX
         };
+        self.inner.begin(Phase::Choose);
         let from = self.choose(live_share_max)?;
         if !from.is_empty() {
+            self.inner.begin(Phase::Evacuate);
             self.evacuate(&from)?;
         }
+        self.inner.begin(Phase::Schedule);
         let roots = root_words(self.inner, self.stopped);
         self.state.schedule(self.inner, &roots)?;
         Ok(if full {
@@ -485,6 +491,7 @@ impl Pause<'_> {
             self.take_result(&mut Reader::new(&result), &mut moved)
                 .map_err(unclear)?;
         }
+        inner.begin(Phase::Update);
         self.update(from, &moved)?;
         // References of mutators and roots.
         rewrite_roots(inner, self.stopped, |word| {

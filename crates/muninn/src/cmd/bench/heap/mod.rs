@@ -32,9 +32,9 @@ pub struct Args {
     /// How much of the heap may be local: shares, separated by commas
     #[arg(long, default_value = "100%,25%", value_delimiter = ',')]
     pub local: Vec<Percent>,
-    /// Size of the heap
-    #[arg(long, default_value = "160MiB")]
-    pub heap: Bytes,
+    /// Size of the heap [default: 160MiB, for closure 96MiB, for table 64MiB, times the scale]
+    #[arg(long)]
+    pub heap: Option<Bytes>,
     /// Size of a region [default: 1MiB under mako, 4MiB under the others]
     #[arg(long)]
     pub region: Option<Bytes>,
@@ -56,6 +56,9 @@ pub struct Args {
     /// Compare the heap with a shadow copy around each collection; slow
     #[arg(long)]
     pub verify: bool,
+    /// Run everything so often and keep the fastest of each, where the machine is busy with others
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub best_of: u32,
     /// The same in Java, in a memory cgroup over zram: needs root and a JDK
     #[arg(long)]
     pub java: bool,
@@ -65,6 +68,14 @@ pub struct Args {
     /// Print one JSON object instead of tables
     #[arg(long)]
     pub json: bool,
+}
+
+impl Args {
+    /// The heap that a program gets.
+    fn heap_of(&self, workload: Workload) -> Bytes {
+        let usual = Bytes((workload.heap().0 as f64 * self.scale) as u64);
+        self.heap.unwrap_or(usual.max(Bytes::mib(16)))
+    }
 }
 
 /// How long the program did not run.
@@ -97,8 +108,9 @@ impl Pauses {
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     pub workload: &'static str,
-    /// A plan, `no-barriers`, or a Java collector.
+    /// A plan, a plan with barriers alone, no barriers, or a Java collector.
     pub plan: String,
+    pub heap_bytes: u64,
     pub local_percent: f64,
     pub seconds: f64,
     pub mutator_seconds: f64,
@@ -107,6 +119,8 @@ pub struct Run {
     /// Time in which the collector ran beside the program.
     pub concurrent_seconds: f64,
     pub pause_ms: Pauses,
+    /// What the longest of them was.
+    pub longest_pause: String,
     pub faults: u64,
     pub collector_faults: u64,
     /// Between here and the servers, by pages.
@@ -134,12 +148,14 @@ impl Run {
         Run {
             workload: workload.name(),
             plan: plan.to_string(),
+            heap_bytes: 0,
             local_percent: local.ratio() * 100.0,
             seconds: 0.0,
             mutator_seconds: 0.0,
             gc_seconds: 0.0,
             concurrent_seconds: 0.0,
             pause_ms: Pauses::default(),
+            longest_pause: String::new(),
             faults: 0,
             collector_faults: 0,
             bytes_moved: 0,
@@ -175,11 +191,11 @@ where
 pub fn run(args: &Args) -> Outcome {
     let workloads = chosen(&args.workload, &Workload::ALL)?;
     let plans = chosen(&args.plan, &Plan::ALL)?;
-    if args.heap < Bytes::mib(8) || args.heap > Bytes::gib(64) {
-        return Err(Failure::usage(format!(
-            "--heap {}: use 8MiB to 64GiB",
-            args.heap
-        )));
+    for workload in &workloads {
+        let heap = args.heap_of(*workload);
+        if heap < Bytes::mib(8) || heap > Bytes::gib(64) {
+            return Err(Failure::usage(format!("--heap {heap}: use 8MiB to 64GiB")));
+        }
     }
     if !(0.001..=1000.0).contains(&args.scale) {
         return Err(Failure::usage(format!(
@@ -193,6 +209,12 @@ pub fn run(args: &Args) -> Outcome {
             args.servers
         )));
     }
+    if !(1..=100).contains(&args.best_of) {
+        return Err(Failure::usage(format!(
+            "--best-of {}: use 1 to 100",
+            args.best_of
+        )));
+    }
     if args.local.iter().any(|share| share.ratio() <= 0.0) {
         return Err(Failure::usage("--local: use shares above 0%, such as 25%"));
     }
@@ -203,13 +225,17 @@ pub fn run(args: &Args) -> Outcome {
     for workload in &workloads {
         for local in &args.local {
             for plan in &plans {
-                runs.push(one(args, *workload, *plan, *local, true, &bar)?);
+                let run = || one(args, *workload, *plan, *local, Kind::Usual, &bar);
+                runs.push(best(args.best_of, run)?);
                 bar.inc(1);
             }
         }
         if args.barriers {
-            for plan in &plans {
-                runs.push(one(args, *workload, *plan, full(), false, &bar)?);
+            let bare = || one(args, *workload, Plan::Local, full(), Kind::Bare, &bar);
+            runs.push(best(args.best_of, bare)?);
+            for plan in plans.iter().filter(|plan| **plan != Plan::Local) {
+                let roomy = || one(args, *workload, *plan, full(), Kind::Roomy, &bar);
+                runs.push(best(args.best_of, roomy)?);
             }
         }
     }
@@ -222,6 +248,29 @@ pub fn run(args: &Args) -> Outcome {
         report::charts(dir, &runs)?;
     }
     check(&runs)
+}
+
+/// What a run is to show.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Usual,
+    /// With room for everything: nothing is ever collected, and what is left is the barriers.
+    Roomy,
+    /// The same, with plain references and no barriers.
+    Bare,
+}
+
+/// The fastest of several tries; one that failed is slower than any that did not.
+fn best(tries: u32, mut run: impl FnMut() -> Result<Run, Failure>) -> Result<Run, Failure> {
+    let mut best = run()?;
+    for _ in 1..tries {
+        let next = run()?;
+        let key = |run: &Run| (run.failed.is_some(), run.seconds);
+        if key(&next) < key(&best) {
+            best = next;
+        }
+    }
+    Ok(best)
 }
 
 fn full() -> Percent {
@@ -254,22 +303,21 @@ fn one(
     workload: Workload,
     plan: Plan,
     local: Percent,
-    barriers: bool,
+    kind: Kind,
     bar: &crate::ui::Progress,
 ) -> Result<Run, Failure> {
     let scratch = Scratch::new()?;
-    let name = if barriers {
-        plan.to_string()
-    } else {
-        format!("{plan}, no barriers")
+    let name = match kind {
+        Kind::Usual => plan.to_string(),
+        Kind::Roomy => format!("{plan}, barriers"),
+        Kind::Bare => "no barriers".to_string(),
     };
     let mut run = Run::empty(workload, &name, local);
-    // Without barriers nothing can be collected, so there must be room for everything.
-    let heap = if barriers {
-        args.heap
-    } else {
-        Bytes(args.heap.0 * 16)
+    let heap = match kind {
+        Kind::Usual => args.heap_of(workload),
+        Kind::Roomy | Kind::Bare => Bytes(args.heap_of(workload).0 * 16),
     };
+    run.heap_bytes = heap.0;
     let region = args.region.unwrap_or(match plan {
         Plan::Mako => Bytes::mib(1),
         _ => Bytes::mib(4),
@@ -285,6 +333,8 @@ fn one(
             .to_string();
         let (memory, segment) = (memory.to_string(), region.max(Bytes::mib(4)).to_string());
         let mut flags = vec!["--memory", &memory, "--segment", &segment];
+        // A measurement may be stopped and continued; its servers are to be there still.
+        flags.extend(["--lease", "10m"]);
         match args.tcp {
             true => flags.extend(["--listen", "127.0.0.1:0"]),
             false => flags.extend(["--socket", &socket]),
@@ -313,10 +363,9 @@ fn one(
         .local(local.of(heap))
         .order(order)
         .verify(args.verify);
-    let builder = if barriers {
-        builder
-    } else {
-        builder.without_barriers()
+    let builder = match kind {
+        Kind::Bare => builder.without_barriers(),
+        Kind::Usual | Kind::Roomy => builder,
     };
     let heap = builder.build().map_err(failed)?;
     let mut mutator = heap.mutator().map_err(failed)?;
@@ -341,7 +390,12 @@ fn one(
         })
         .collect();
     run.pause_ms = Pauses::of(run.pauses.iter().map(|(_, ms)| *ms).collect());
-    run.gc_seconds = run.pauses.iter().map(|(_, ms)| ms / 1e3).sum();
+    run.longest_pause = pauses
+        .iter()
+        .max_by_key(|pause| pause.length)
+        .map_or(String::new(), |pause| pause.kind.name().to_string());
+    // Folded from zero: a sum of nothing is minus zero.
+    run.gc_seconds = run.pauses.iter().fold(0.0, |sum, (_, ms)| sum + ms / 1e3);
     run.mutator_seconds = run.seconds - run.gc_seconds;
     if plan == Plan::Mako {
         let stopped = pauses
@@ -376,4 +430,23 @@ fn one(
     run.agent_metadata_share = stats.agents.iter().map(share).fold(0.0, f64::max);
     run.agent_cpu_seconds = stats.agents.iter().map(|a| a.cpu_seconds).sum();
     Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fastest_that_did_not_fail_is_kept() {
+        let tries = [(1.0, true), (3.0, false), (2.0, false), (4.0, false)];
+        let mut tries = tries.into_iter();
+        let run = best(4, || {
+            let (seconds, has_failed) = tries.next().unwrap();
+            let mut run = Run::empty(Workload::Table, "mako", full());
+            run.seconds = seconds;
+            run.failed = has_failed.then(|| "full".to_string());
+            Ok(run)
+        });
+        assert_eq!(run.unwrap().seconds, 2.0);
+    }
 }

@@ -18,7 +18,6 @@ struct Target {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    heap_bytes: u64,
     scale: f64,
     servers: u32,
     transport: &'static str,
@@ -33,7 +32,6 @@ pub fn print(args: &Args, runs: &[Run]) {
         match runs {
             [run] => print_json(run),
             _ => print_json(&Report {
-                heap_bytes: args.heap.0,
                 scale: args.scale,
                 servers: args.servers,
                 transport: if args.tcp { "tcp" } else { "shm" },
@@ -107,6 +105,8 @@ fn find<'a>(runs: &'a [Run], workload: &str, plan: &str, local: f64) -> Option<&
 fn targets(runs: &[Run]) -> Vec<Target> {
     let mut targets = Vec::new();
     let mut workloads: Vec<&str> = runs.iter().map(|run| run.workload).collect();
+    // Runs in Java come behind all others.
+    workloads.sort_unstable();
     workloads.dedup();
     for workload in workloads {
         let at = |plan: &str, local: f64| find(runs, workload, plan, local);
@@ -144,9 +144,9 @@ fn targets(runs: &[Run]) -> Vec<Target> {
             );
         }
         for (plan, target) in [("mako", "<= 1.15"), ("semeru", "<= 1.05")] {
-            let bare = at(&format!("{plan}, no barriers"), 100.0);
-            if let (Some(with), Some(bare)) = (at(plan, 100.0), bare) {
-                let ratio = with.mutator_seconds / bare.mutator_seconds;
+            let with = at(&format!("{plan}, barriers"), 100.0);
+            if let (Some(with), Some(bare)) = (with, at("no barriers", 100.0)) {
+                let ratio = with.seconds / bare.seconds;
                 add(format!("{plan} barriers, all local"), ratio, target);
             }
         }
@@ -159,7 +159,7 @@ fn targets(runs: &[Run]) -> Vec<Target> {
                     let tried = runs
                         .iter()
                         .any(|r| r.plan == java && r.workload == workload && r.failed.is_some());
-                    tried.then_some(f64::MAX)
+                    tried.then_some(f64::INFINITY)
                 });
                 if let (Some(ours), Some(theirs)) = (slowdown(plan), theirs) {
                     let ratio = ours / theirs;

@@ -2,7 +2,7 @@
 //! down to the random numbers, so that checksums can be compared.
 
 use muninn_heap::*;
-use muninn_types::SplitMix64;
+use muninn_types::{Bytes, SplitMix64};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,15 @@ impl Workload {
             Workload::KvInsert => "kv-insert",
             Workload::KvUpdate => "kv-update",
             Workload::Table => "table",
+        }
+    }
+
+    /// A heap in which a collector has something to do and room to do it in: about twice what lives.
+    pub const fn heap(self) -> Bytes {
+        match self {
+            Workload::PageRank | Workload::KvInsert | Workload::KvUpdate => Bytes::mib(160),
+            Workload::Closure => Bytes::mib(96),
+            Workload::Table => Bytes::mib(64),
         }
     }
 }
@@ -118,7 +127,7 @@ pub fn run(
         Workload::Closure => closure(mutator, scaled(40_000) as u32, scaled(1_200_000), tick),
         Workload::KvInsert => store(mutator, scaled(400_000), (60, 20), scaled(1_600_000), tick),
         Workload::KvUpdate => store(mutator, scaled(400_000), (40, 60), scaled(1_600_000), tick),
-        Workload::Table => table(mutator, scaled(300_000), scaled(1_200_000), tick),
+        Workload::Table => table(mutator, scaled(300_000), scaled(2_400_000), tick),
     }
 }
 
