@@ -120,7 +120,6 @@ impl Host {
         }
     }
 
-    /// Bytes from a client. Answers collect in the connection.
     /// The other side closes a connection in good order.
     pub fn leave(&mut self, conn: ConnId) {
         if let Some(known) = self.conns.remove(&conn) {
@@ -129,7 +128,6 @@ impl Host {
     }
 
     /// Bytes from a client. Answers collect in the connection.
-
     pub fn feed(&mut self, conn: ConnId, mut input: &[u8]) {
         let Some(mut known) = self.conns.remove(&conn) else {
             return;

@@ -68,6 +68,7 @@ impl FromStr for Address {
             return Address::unix(text);
         }
         let host = text.strip_prefix("tcp:").unwrap_or(text);
+        let host = host.strip_prefix("//").unwrap_or(host);
         let syntax = || AddressError::Syntax(text.to_string());
         if let Ok(address) = host.parse() {
             return Ok(Address::Tcp(address));
@@ -107,10 +108,9 @@ mod tests {
             "/run/m".parse::<Address>().unwrap(),
             Address::Unix("/run/m".into())
         );
-        assert_eq!(
-            "tcp:127.0.0.1:1".parse::<Address>().unwrap().to_string(),
-            "127.0.0.1:1"
-        );
+        for text in ["tcp:127.0.0.1:1", "tcp://127.0.0.1:1"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), "127.0.0.1:1");
+        }
         assert!(matches!(
             "localhost:99".parse::<Address>().unwrap(),
             Address::Tcp(found) if found.ip().is_loopback() && found.port() == 99

@@ -30,8 +30,11 @@ fn find_for(binary: &Path, named: Option<&OsStr>) -> Result<PathBuf, Failure> {
         }
         None => {
             let folder = binary.parent().unwrap_or(Path::new("/"));
-            let mut places = PLACES.iter().map(|place| folder.join(place).join(NAME));
-            places.find(|path| path.is_file()).ok_or_else(|| {
+            let places = PLACES.iter().map(|place| folder.join(place).join(NAME));
+            // The newest: a build leaves one in deps/ and may leave an older one beside the binary.
+            let built = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+            let newest = places.filter(|path| path.is_file()).max_by_key(built);
+            newest.ok_or_else(|| {
                 lacking(format!(
                     "{NAME}, the library that goes into programs, is not beside {}, nor in deps/ \
                      or ../lib/muninn/ there: build it ('cargo build --release --workspace'), or \
