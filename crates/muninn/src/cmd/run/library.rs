@@ -109,7 +109,16 @@ mod tests {
         assert_eq!(find_for(&binary, None).unwrap(), deps);
         let beside = root.join(NAME);
         std::fs::write(&beside, "").unwrap();
-        assert_eq!(find_for(&binary, None).unwrap(), beside);
+        let built = |path: &Path, minute: u64| {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(minute);
+            file.set_modified(at).unwrap();
+        };
+        for (minute, newer) in [(1, &deps), (3, &beside)] {
+            built(&deps, 2);
+            built(&beside, minute);
+            assert_eq!(&find_for(&binary, None).unwrap(), newer);
+        }
         let odd = root.join("a b.so");
         std::fs::write(&odd, "").unwrap();
         assert_eq!(
