@@ -62,6 +62,8 @@ const FULL_PATIENCE: Nanos = Nanos::millis(12_000);
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// A part of the allowance is for pages on their way out, between these.
 const STAGED_SHARE: u64 = 16;
+/// Frames given back with one call, for pages that are copied into new memory.
+const CROWD_PAGES: u64 = 32;
 const STAGED_MIN: u64 = 64;
 const STAGED_MAX: u64 = 4096;
 
@@ -96,6 +98,8 @@ pub struct Engine<K, F> {
     pub(crate) guarded: Option<ChunkIndex>,
     /// The program runs through pages faster than they come.
     pub(crate) hurry: bool,
+    /// Several threads of the program fault at the same time.
+    crowd: bool,
     /// A chunk that left while the address space was changing.
     pub(crate) doubt: Option<PageRange>,
     /// Pages of zeros, to copy from.
@@ -141,6 +145,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             zero_next: (PageNo(0), 0),
             guarded: None,
             hurry: false,
+            crowd: false,
             doubt: None,
             zeros: &ZEROS,
             scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),
@@ -174,6 +179,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// Whether the program is waiting again as soon as it was served.
     pub fn set_hurry(&mut self, hurry: bool) {
         self.hurry = hurry;
+    }
+
+    /// Whether several threads fault at the same time. Moving a page into the program interrupts
+    /// each processor that another of its threads runs on; copying it into a new one does not.
+    pub fn set_crowd(&mut self, crowd: bool) {
+        self.crowd = crowd;
     }
 
     /// Pages that should be on their way out while memory is short.
@@ -329,6 +340,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// `in_hand` are pages that will be held, too, and are not counted yet.
     pub(crate) fn frame_for_page(&mut self, in_hand: u64) -> Result<Option<PageNo>, Fatal> {
         if self.has_room(in_hand + 1) {
+            return Ok(None);
+        }
+        if self.crowd && self.staged + self.staging.spare_frames() >= CROWD_PAGES {
+            self.drop_staged(self.held() - CROWD_PAGES);
             return Ok(None);
         }
         if let Some(frame) = self.take_frame() {

@@ -139,13 +139,16 @@ impl Shared {
     pub fn set_pager(&self, thread: i32) {
         self.pager.store(thread, Relaxed);
     }
-    pub fn note_fault_of(&self, thread: u32) {
+    /// Notes whose fault was read; whether it is another thread than the one before.
+    pub fn note_fault_of(&self, thread: u32) -> bool {
         // Only the pager writes here.
-        if self.faulting.load(Relaxed) != thread {
+        let other = self.faulting.load(Relaxed) != thread;
+        if other {
             self.faulting.store(thread, Relaxed);
             let changes = self.thread_changes.load(Relaxed);
             self.thread_changes.store(changes + 1, Relaxed);
         }
+        other
     }
     /// The thread whose fault was read last.
     pub fn faulting(&self) -> u32 {
