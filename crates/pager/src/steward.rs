@@ -42,8 +42,6 @@ const HEADROOM: Bytes = Bytes::mib(8);
 const CALM_PAGES: u64 = 16;
 /// After so many looks without growth the reserve is used.
 const CALM_TICKS: u32 = 64;
-/// Looks between two questions on which processor the program is.
-const FOLLOW_TICKS: u32 = 4;
 /// The buffer that maps are read through.
 const MAPS_BUFFER: usize = 64 << 10;
 
@@ -254,8 +252,8 @@ impl Steward {
     }
 
     fn seat_beside(&mut self, pager: Thread, program: u32) {
-        let follow = self.cpu.is_none() || self.ticks.is_multiple_of(FOLLOW_TICKS);
-        let Some(cpu) = affinity::last_cpu(program).filter(|_| follow) else {
+        // Anybody who wakes up may have driven it away.
+        let Some(cpu) = affinity::last_cpu(program) else {
             return;
         };
         if self.cpu == Some(cpu) || affinity::pin(pager, cpu).is_err() {
