@@ -151,9 +151,6 @@ impl Actor {
                 true
             }
             Ok(Some((len, _))) if &message[..len] == DONE => {
-                if let Some(link) = birth.link.take() {
-                    self.shared.add_child(link);
-                }
                 fork::count_birth();
                 false
             }
@@ -227,8 +224,11 @@ impl Actor {
         self.answer_for(birth);
         // A server shares what it has mapped together only together: all that we have of it. None
         // of that is written to from now on.
-        self.engine.slots.freeze();
         let mut all = self.shared.hold_grants(true);
+        while let Some(grant) = self.engine.far.granted() {
+            self.engine.slots.add(grant);
+        }
+        self.engine.slots.freeze();
         all.extend(self.engine.slots.grants());
         all.extend(birth.snapshot.grants.iter().map(|(_, grant)| *grant));
         all.sort_unstable_by_key(|grant| (grant.server, grant.id));

@@ -8,7 +8,6 @@ use crate::below::FarError;
 use crate::servers::ask_for_grant;
 use muninn_net::{Control, Grant, Transport};
 use muninn_policy::placement::Placement;
-use muninn_sys::socket::Link;
 use muninn_types::ServerId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,9 +30,8 @@ pub struct Clerk {
     bell: Condvar,
     /// Nothing is asked for or given back: a child is about to be given what there is.
     hold_still: AtomicBool,
-    /// Children that read our grants. A server lets nobody share a part of what is mapped together,
-    /// so nothing is given back while there are any.
-    children: Mutex<Vec<Link>>,
+    /// This process forks: small grants are wanted.
+    small: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,7 +48,7 @@ impl Clerk {
             desk: Mutex::default(),
             bell: Condvar::new(),
             hold_still: AtomicBool::new(false),
-            children: Mutex::default(),
+            small: AtomicBool::new(false),
         }
     }
 
@@ -59,7 +57,8 @@ impl Clerk {
     }
 
     pub fn grant_now(&self) -> Result<Grant, FarError> {
-        ask_for_grant(&self.transports, &mut lock(&self.placement))
+        let small = self.small.load(Ordering::Relaxed);
+        ask_for_grant(&self.transports, &mut lock(&self.placement), small)
     }
 
     pub fn want_grant(&self) {
@@ -81,20 +80,12 @@ impl Clerk {
     pub fn hold_still(&self, hold: bool) -> Vec<Grant> {
         let desk = lock(&self.desk);
         self.hold_still.store(hold, Ordering::Relaxed);
+        self.small.fetch_or(hold, Ordering::Relaxed);
+        if !hold {
+            self.bell.notify_one();
+        }
         let both = desk.granted.iter().chain(&desk.to_release);
         both.copied().collect()
-    }
-
-    /// A child reads our grants from now on, until its end of the link closes.
-    pub fn add_child(&self, link: Link) {
-        lock(&self.children).push(link);
-    }
-
-    fn has_children(&self) -> bool {
-        let mut children = lock(&self.children);
-        let mut byte = [0];
-        children.retain(|link| matches!(link.receive(&mut byte, Duration::ZERO), Ok(None)));
-        !children.is_empty()
     }
 
     /// Does one thing that is to be done, or waits for one. A grant stays on the desk until the
@@ -103,7 +94,7 @@ impl Clerk {
     fn work(&self, wait: Duration) {
         let mut desk = lock(&self.desk);
         let held = self.hold_still.load(Ordering::Relaxed);
-        let releasing = !desk.to_release.is_empty() && !self.has_children();
+        let releasing = !desk.to_release.is_empty();
         if held || !(desk.wanted || releasing) {
             drop(
                 self.bell

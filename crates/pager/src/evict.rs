@@ -65,10 +65,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 kept(self);
                 continue;
             }
-            if self.is_changing() {
-                kept(self);
-                return Ok(Evicted::Changing);
-            }
             // Before the pages are taken: afterwards they would have nowhere to go.
             if !self.ensure_slots(index)? {
                 kept(self);
@@ -78,6 +74,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 kept(self);
                 return Ok(Evicted::Nothing);
             };
+            // Last of all: what takes time here (a server was asked for memory) is time in which
+            // the program may begin a change.
+            if self.is_changing() {
+                kept(self);
+                return Ok(Evicted::Changing);
+            }
             let moved = self.move_out(index, slab);
             if moved == 0 {
                 kept(self);
@@ -167,15 +169,16 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 }
             }
         }
+        if self.is_changing() {
+            // Whether these pages are what they are taken for shows when the events are read. Asked
+            // at once: a change that begins after the move has nothing to do with it.
+            self.doubt = Some(PageRange::new(number.page(0), CHUNK_PAGES as u64));
+        }
         if moved != 0 {
             // A hole moves as well as a page: what was not there (the program gave it back this
             // very moment, or the kernel freed what it may free) did not arrive.
             let frames = PageRange::new(self.staging.frame(slab, 0), CHUNK_PAGES as u64);
             moved &= self.kernel.present(frames) as Mask;
-        }
-        if self.is_changing() {
-            // Whether these pages are what they are taken for shows when the events are read.
-            self.doubt = Some(PageRange::new(number.page(0), CHUNK_PAGES as u64));
         }
         self.clear_resident(index, moved);
         moved

@@ -246,8 +246,6 @@ fn begin(
         actor.inherit(&snapshot);
         own::outlive_parent();
         link.send(DONE, &[]).map_err(text)?;
-        // Open to the end: the parent gives nothing back that we read.
-        std::mem::forget(link);
     }
     fork::set_bell(bell.first());
     fork::set_state(state);

@@ -51,16 +51,26 @@ impl std::fmt::Debug for Servers {
     }
 }
 
+/// What is asked for once a process forks: whatever is written after a fork goes to new grants, and
+/// those from before are given back only when nothing is left in them.
+const SMALL_GRANT: Bytes = Bytes::mib(2);
+/// Grants that fill a server's largest, at most: they are shared with one request.
+const SMALL_PARTS: u64 = 32;
+
 /// Asks the servers for memory, in a process's own order, until one has some.
 pub fn ask_for_grant(
     transports: &[Arc<dyn Transport>],
     placement: &mut Placement,
+    small: bool,
 ) -> Result<Grant, FarError> {
-    let wanted = Bytes::pages(u64::from(GRANT_SLOTS));
     let mut refusals = String::new();
     let order: Vec<ServerId> = placement.sequence().collect();
     for server in order {
         let transport = &transports[server.0 as usize];
+        let wanted = match small {
+            true => SMALL_GRANT.max(Bytes(transport.max_grant().0 / SMALL_PARTS)),
+            false => Bytes::pages(u64::from(GRANT_SLOTS)),
+        };
         // A server with little left may still have a smaller piece.
         let mut bytes = wanted.min(transport.max_grant());
         while bytes >= Bytes::pages(16) {

@@ -10,7 +10,6 @@ use muninn_job::Job;
 use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
-use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PageNo};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -75,10 +74,6 @@ impl Shared {
     /// While set, no grant comes or goes: a child is about to share them. Those that the clerk has.
     pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
         self.clerk.hold_still(hold)
-    }
-    /// A child reads our grants until its end of the link closes.
-    pub fn add_child(&self, link: Link) {
-        self.clerk.add_child(link);
     }
     /// A child cannot have a page that it touched: it ends, and why is told.
     pub fn end_child(&self, pid: u32, why: &str) {

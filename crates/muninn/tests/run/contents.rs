@@ -45,7 +45,6 @@ checks! {
     mprotect: ["mprotect"];
     mlock_part: ["mlock", "--how", "part"];
     fork: ["fork"];
-    orphan: ["orphan", "--count", "8"];
     fork_many: ["fork-many", "--count", "8"];
     shared: ["shared"];
     syscalls: ["syscalls"];
@@ -146,6 +145,19 @@ fn a_daemon_goes_on_and_is_waited_for() {
     let result = std::fs::read_to_string(&file);
     let result = result.unwrap_or_else(|error| panic!("no result: {error}; {ran:#?}"));
     assert!(result.starts_with("ok daemon"), "{result}");
+}
+
+/// A child whose parent is killed at its birth may end, and the launcher says so; it never reads what
+/// was not there.
+#[test]
+fn orphan() {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    let words = [checker(), "orphan", "--count", "8", "--size", SIZE];
+    let ran = run(&place, &["--local", LOCAL], &words);
+    assert!(ran.out.starts_with("ok orphan"), "{ran:#?}");
 }
 
 /// A few of them over the network; afterwards the server has everything back.
