@@ -9,7 +9,7 @@ use crate::error::NetError;
 use crate::lane::{Done, Lane, Op};
 use crate::session::{SessionCore, open_stream};
 use muninn_proto::client::{Answer, HandshakeError, Lane as LaneMachine, Purpose, Transmit};
-use muninn_sys::clock;
+use muninn_sys::clock::{self, Courtesy};
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, Piece, ReceivedFds, Stream, Transfer};
 use muninn_types::{LaneId, LaneKind, Nanos, SessionId};
@@ -43,6 +43,7 @@ struct Sending {
 
 #[derive(Debug)]
 pub struct WireLane {
+    courtesy: Courtesy,
     core: Arc<SessionCore>,
     id: LaneId,
     kind: LaneKind,
@@ -78,6 +79,7 @@ impl WireLane {
             core.mark(stream, kind);
         }
         WireLane {
+            courtesy: Courtesy::default(),
             core,
             id,
             kind,
@@ -421,8 +423,7 @@ impl WireLane {
                 self.sleep(ends);
                 now = clock::now();
             } else {
-                // Whoever answers may be waiting for this very processor.
-                std::thread::yield_now();
+                self.courtesy.pause();
             }
         }
     }

@@ -43,6 +43,8 @@ static FORKS_BEFORE: AtomicU64 = AtomicU64::new(0);
 static BIRTHS_BEFORE: AtomicU64 = AtomicU64::new(0);
 /// The page that wakes the pager when it is given back; see [`Shared`](crate::shared::Shared).
 static BELL: AtomicU64 = AtomicU64::new(0);
+/// Threads of a child with which it would end when its parent does.
+static BOUND: AtomicU32 = AtomicU32::new(0);
 /// The process that forks.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 static NONCE: AtomicU64 = AtomicU64::new(0);
@@ -142,6 +144,7 @@ pub fn parent() {
 
 /// After a fork, in the child: the link to the parent's pager, if there is memory to take over.
 pub fn child() -> Option<RawFd> {
+    BOUND.store(0, SeqCst);
     let link = LINK.swap(-1, SeqCst);
     let inherited = (link >= 0).then_some(link);
     set_state(if inherited.is_some() {
@@ -155,9 +158,20 @@ pub fn child() -> Option<RawFd> {
 }
 
 /// The calling thread sees to it that this process ends when its parent does: nobody else would
-/// answer for its memory. Until [`own::outlive_parent`].
+/// answer for its memory. Until [`outlive_parent`].
 pub fn end_with_parent() {
+    BOUND.fetch_add(1, SeqCst);
     own::end_with_parent(PARENT.load(SeqCst));
+}
+
+pub fn outlive_parent() {
+    own::outlive_parent();
+    BOUND.fetch_sub(1, SeqCst);
+}
+
+/// Waits until no thread is bound to the parent any more, so that it may end.
+pub(crate) fn until_unbound() {
+    wait_until(|| BOUND.load(SeqCst) == 0);
 }
 
 /// Closes the program's copy of a link.

@@ -197,7 +197,7 @@ impl Runtime {
             while !bound.load(Ordering::Acquire) {
                 std::thread::sleep(PAUSE);
             }
-            own::outlive_parent();
+            fork::outlive_parent();
         }
         Ok(shared)
     }
@@ -244,7 +244,8 @@ fn begin(
     let mut actor = Actor::new(engine, shared, births);
     if let Some((snapshot, link)) = inherited {
         actor.inherit(&snapshot);
-        own::outlive_parent();
+        fork::outlive_parent();
+        fork::until_unbound();
         link.send(DONE, &[]).map_err(text)?;
     }
     fork::set_bell(bell.first());

@@ -74,7 +74,7 @@ extern "C" fn in_child() {
             std::thread::yield_now();
         }
         fork::close(link);
-        own::outlive_parent();
+        fork::outlive_parent();
     }
 }
 

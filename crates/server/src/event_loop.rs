@@ -10,7 +10,7 @@ use crate::connection::{Connection, HEAD_READ, Turn};
 use crate::segment::MemfdBacking;
 use muninn_policy::wrr::{Weights, Wrr};
 use muninn_proto::server::{Out, Peer, Shard};
-use muninn_sys::clock;
+use muninn_sys::clock::{self, Courtesy};
 use muninn_sys::epoll::{Epoll, EventFd, Events, Interest};
 use muninn_sys::pm_qos::{self, LatencyGuard};
 use muninn_sys::socket::{Listener, Stream};
@@ -152,6 +152,7 @@ impl EventLoop {
         let mut next_tick = now + tick;
         let mut idle_since = now;
         let mut turns = 0;
+        let mut courtesy = Courtesy::default();
         while !self.mailboxes[self.index].stop.load(Relaxed) {
             if self.ready.is_empty() || turns >= TURNS_BETWEEN_LOOKS {
                 turns = 0;
@@ -164,8 +165,7 @@ impl EventLoop {
                 };
                 match self.epoll.wait(&mut events, Some(wait)) {
                     Ok(0) if busy => {}
-                    // Whoever was answered may be waiting for this very processor.
-                    Ok(0) => std::thread::yield_now(),
+                    Ok(0) => courtesy.pause(),
                     Ok(_) => self.note_ready(&events),
                     Err(error) => panic!("waiting for events failed: {error}"),
                 }

@@ -84,6 +84,35 @@ pub fn spin_until<T>(
     }
 }
 
+/// How somebody who spins lets others run.
+///
+/// The one he waits for may be waiting for this very processor, so it is offered each time. Where a
+/// stranger took it and kept it, it is not offered again for a while.
+#[derive(Debug, Default)]
+pub struct Courtesy {
+    wary: u32,
+}
+
+impl Courtesy {
+    /// A yield that took longer was a stranger's gain.
+    const SHORT: Nanos = Nanos(200_000);
+    /// Pauses without an offer after that.
+    const WARY: u32 = 20_000;
+
+    pub fn pause(&mut self) {
+        if self.wary > 0 {
+            self.wary -= 1;
+            std::hint::spin_loop();
+            return;
+        }
+        let before = now();
+        std::thread::yield_now();
+        if now().saturating_sub(before) > Courtesy::SHORT {
+            self.wary = Courtesy::WARY;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
