@@ -28,6 +28,8 @@ pub struct Config {
     pub max_far: Option<Bytes>,
     /// Do without UFFDIO_MOVE, as on a kernel that lacks it: a switch for tests.
     pub no_move: bool,
+    /// The program was started with huge pages allowed.
+    pub huge_pages: bool,
 }
 
 /// Why a text is not a [`Config`].
@@ -67,6 +69,7 @@ impl Config {
             "threshold" => self.threshold = read("threshold", value)?,
             "max-far" => self.max_far = Some(read("max-far", value)?),
             "no-move" => self.no_move = read("no-move", value)?,
+            "huge-pages" => self.huge_pages = read("huge-pages", value)?,
             _ => return Err(ConfigError::Unknown(name.to_string())),
         }
         Ok(())
@@ -88,7 +91,8 @@ impl fmt::Display for Config {
         if let Some(bytes) = self.max_far {
             writeln!(f, "max-far={bytes}")?;
         }
-        writeln!(f, "no-move={}", self.no_move)
+        writeln!(f, "no-move={}", self.no_move)?;
+        writeln!(f, "huge-pages={}", self.huge_pages)
     }
 }
 
@@ -104,6 +108,7 @@ impl fmt::Debug for Config {
             .field("threshold", &self.threshold)
             .field("max_far", &self.max_far)
             .field("no_move", &self.no_move)
+            .field("huge_pages", &self.huge_pages)
             .finish()
     }
 }
@@ -173,7 +178,8 @@ mod tests {
     #[test]
     fn a_text_is_read_and_nonsense_is_named() {
         let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nkey=00ff\n\
-                    prefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n";
+                    prefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
+                    huge-pages=true\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.to_string(), text);
         assert_eq!(config.key.as_deref(), Some(&[0, 255][..]));
@@ -220,10 +226,11 @@ mod tests {
             adaptive: bool,
             max_far: Option<u64>,
             no_move: bool,
+            huge_pages: bool,
         ) {
             let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
             let config = Config {
-                name, pool, key, threshold, no_move,
+                name, pool, key, threshold, no_move, huge_pages,
                 prefetch: PrefetchPolicy::ALL[which],
                 evict: EvictPolicy::ALL[which],
                 max_far: max_far.map(Bytes),

@@ -62,8 +62,6 @@ pub struct Actor {
     pub(crate) births: Births,
     /// Memory that was given back a moment ago: the kernel may not have dropped its pages yet.
     removed: Recently,
-    /// Whether reading the device sleeps.
-    sleeps: bool,
     /// A fault was just served.
     served: bool,
     served_at: Nanos,
@@ -94,7 +92,6 @@ impl Actor {
             changes: Vec::new(),
             events: EventBuffer::new(),
             pending: Vec::with_capacity(PENDING_MAX),
-            sleeps: true,
             served: false,
             served_at: Nanos(0),
             changing: false,
@@ -152,8 +149,6 @@ impl Actor {
             return Some(CHANGE_WAIT);
         }
         if !self.births.is_empty() {
-            // Without this the device cannot be waited for along with others.
-            self.set_sleeps(false);
             self.births.wait(self.engine.kernel.program());
             return Some(Duration::ZERO);
         }
@@ -183,26 +178,18 @@ impl Actor {
     }
 
     /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves
-    /// asking first; only where a read must not sleep is it told so.
+    /// asking first.
     fn read_some(&mut self, patience: Option<Duration>) {
-        let Some(patience) = patience else {
-            self.set_sleeps(true);
-            let _ = self.engine.kernel.program().read_events(&mut self.events);
-            return;
-        };
-        self.set_sleeps(false);
         let device = self.engine.kernel.program();
-        if !patience.is_zero() && !device.wait(Some(patience)).unwrap_or(false) {
-            return;
-        }
-        let _ = device.read_events(&mut self.events);
-    }
-
-    fn set_sleeps(&mut self, sleeps: bool) {
-        if self.sleeps != sleeps {
-            self.sleeps = sleeps;
-            let _ = self.device().set_blocking(sleeps);
-        }
+        let _ = match patience {
+            None => device.await_events(&mut self.events),
+            Some(patience) => {
+                if !patience.is_zero() && !device.wait(Some(patience)).unwrap_or(false) {
+                    return;
+                }
+                device.read_events(&mut self.events)
+            }
+        };
     }
 
     fn follow_event(&mut self, event: Event<Userfaultfd>) -> Result<(), Fatal> {

@@ -12,14 +12,16 @@
 //! The parts: [`fault`](crate::fault) brings pages in, [`evict`](crate::evict) takes them out,
 //! [`space`](crate::space) follows the program's changes of its address space.
 
-use crate::below::{Far, Kernel};
+use crate::below::{Far, Kernel, Transfer};
 use crate::chunk::{Mask, Page, bit, place_of};
 use crate::evict::Evicted;
+use crate::fault::Arriving;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
 use muninn_job::Counters;
 use muninn_policy::evict::{Arrival, Evict, EvictPolicy, PageIndex};
+use muninn_policy::first_touch::FirstTouch;
 use muninn_policy::prefetch::{Prefetch, PrefetchPolicy, Window};
 use muninn_policy::urgency::Urgency;
 use muninn_sys::clock;
@@ -77,6 +79,10 @@ pub struct Engine<K, F> {
     pub(crate) evict: Box<dyn Evict>,
     pub(crate) prefetch: Box<dyn Prefetch>,
     pub(crate) window: Window,
+    /// Pages on their way in together, and where they come from; kept so that a fault allocates
+    /// nothing.
+    pub(crate) batch: Vec<Arriving>,
+    pub(crate) transfers: Vec<Transfer>,
     pub(crate) urgency: Urgency,
     /// Chunks that the eviction policy has room for.
     policy_room: u32,
@@ -92,8 +98,7 @@ pub struct Engine<K, F> {
     /// Fill rate of the program, for the class of its evictions.
     pub(crate) growth_rate: f64,
     max_far_pages: u64,
-    /// Where the last batch of first touches ended, and how long it was.
-    pub(crate) zero_next: (PageNo, u64),
+    pub(crate) first_touch: FirstTouch,
     /// The chunk of the page that is being served: what comes along with it must not push it out.
     pub(crate) guarded: Option<ChunkIndex>,
     /// The program runs through pages faster than they come.
@@ -132,6 +137,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             evict: settings.evict.build(0, 1),
             prefetch: settings.prefetch.build(),
             window: Window::default(),
+            batch: Vec::with_capacity(crate::fault::BATCH_MAX),
+            transfers: Vec::with_capacity(crate::fault::BATCH_MAX),
             urgency: Urgency::new(None),
             policy_room: 0,
             resident: 0,
@@ -142,7 +149,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             resting: false,
             growth_rate: 0.0,
             max_far_pages: settings.max_far.map_or(u64::MAX, |max| max.0 / page_bytes),
-            zero_next: (PageNo(0), 0),
+            first_touch: FirstTouch::default(),
             guarded: None,
             hurry: false,
             crowd: false,

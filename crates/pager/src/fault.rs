@@ -9,7 +9,7 @@
 //! Invariant: a fault ends with the thread woken, or is tried again after the events of the address
 //! space were read; it is never forgotten.
 
-use crate::below::{EMPTY_TRANSFER, Far, FarError, Kernel, Transfer};
+use crate::below::{Far, FarError, Kernel, Transfer};
 use crate::chunk::{ChunkNo, Hash, Page, bit, place_of, places};
 use crate::engine::{Engine, Fatal, add};
 use crate::slots::SlotNo;
@@ -32,8 +32,8 @@ pub enum Served {
 }
 
 /// Where a page that came in can be found, and where it belongs.
-#[derive(Clone, Copy)]
-struct Arriving {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arriving {
     page: PageNo,
     slot: SlotNo,
     hash: Hash,
@@ -41,46 +41,19 @@ struct Arriving {
     frame: Option<PageNo>,
 }
 
-/// Pages that come in together.
-struct Batch {
-    pages: [Arriving; BATCH_MAX],
-    len: usize,
-}
-
-impl Default for Batch {
-    fn default() -> Batch {
-        let none = Arriving {
-            page: PageNo(0),
-            slot: SlotNo(0),
-            hash: Hash::default(),
-            frame: None,
-        };
-        Batch {
-            pages: [none; BATCH_MAX],
-            len: 0,
-        }
+/// Puts both pages and frames in the order of their addresses: neighbours then move with one call.
+fn put_in_order(batch: &mut [Arriving]) {
+    if batch.len() < 2 {
+        return;
     }
-}
-
-impl Batch {
-    fn push(&mut self, one: Arriving) {
-        self.pages[self.len] = one;
-        self.len += 1;
+    let mut frames = [None; BATCH_MAX];
+    for (frame, arriving) in frames.iter_mut().zip(batch.iter()) {
+        *frame = arriving.frame;
     }
-
-    /// Pages and frames both in the order of their addresses: neighbours then move with one call.
-    fn in_order(&mut self) -> &[Arriving] {
-        let pages = &mut self.pages[..self.len];
-        let mut frames = [None; BATCH_MAX];
-        for (frame, arriving) in frames.iter_mut().zip(pages.iter()) {
-            *frame = arriving.frame;
-        }
-        frames[..self.len].sort_unstable();
-        pages.sort_unstable_by_key(|arriving| arriving.page);
-        for (arriving, frame) in pages.iter_mut().zip(frames) {
-            arriving.frame = frame;
-        }
-        pages
+    frames[..batch.len()].sort_unstable();
+    batch.sort_unstable_by_key(|arriving| arriving.page);
+    for (arriving, frame) in batch.iter_mut().zip(frames) {
+        arriving.frame = frame;
     }
 }
 
@@ -226,15 +199,19 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         page: PageNo,
         window: Option<&prefetch::Window>,
     ) -> Result<Served, Fatal> {
-        let mut batch = Batch::default();
         let mut one = self.arriving(page);
         one.frame = self.frame_for_page(0)?;
+        let Some(window) = window else {
+            return self.bring_in(&[one], Some(page));
+        };
+        let mut batch = self.take_batch();
         batch.push(one);
-        if let Some(window) = window {
-            self.gather(window, page.0 >> 32, &mut batch)?;
-            add(&self.counters().prefetched, batch.len as u64 - 1);
-        }
-        self.bring_in(batch.in_order(), Some(page))
+        self.gather(window, page.0 >> 32, &mut batch)?;
+        add(&self.counters().prefetched, batch.len() as u64 - 1);
+        put_in_order(&mut batch);
+        let served = self.bring_in(&batch, Some(page));
+        self.batch = batch;
+        served
     }
 
     /// Brings every far page in; false if the address space changed meanwhile.
@@ -291,18 +268,27 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     fn fetch_window(&mut self, window: &prefetch::Window, upper: u64) -> Result<(), Fatal> {
-        let mut batch = Batch::default();
-        self.gather(window, upper, &mut batch)?;
-        if batch.len == 0 {
+        if window.pages().is_empty() {
             return Ok(());
         }
-        add(&self.counters().prefetched, batch.len as u64);
+        let mut batch = self.take_batch();
+        self.gather(window, upper, &mut batch)?;
+        add(&self.counters().prefetched, batch.len() as u64);
+        put_in_order(&mut batch);
         if window.landing == Landing::Mapped {
-            self.bring_in(batch.in_order(), None)?;
+            self.bring_in(&batch, None)?;
         } else {
-            self.buffer(batch.in_order())?;
+            self.buffer(&batch)?;
         }
+        self.batch = batch;
         Ok(())
+    }
+
+    /// The list that pages are gathered in, empty; it is put back afterwards.
+    fn take_batch(&mut self) -> Vec<Arriving> {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        batch
     }
 
     /// Finds frames for the pages of a window.
@@ -310,19 +296,19 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         &mut self,
         window: &prefetch::Window,
         upper: u64,
-        batch: &mut Batch,
+        batch: &mut Vec<Arriving>,
     ) -> Result<(), Fatal> {
         for index in window.pages() {
-            if batch.len == BATCH_MAX {
+            if batch.len() == BATCH_MAX {
                 break;
             }
             let page = PageNo(upper << 32 | u64::from(index.0));
             let mut arriving = self.arriving(page);
             if window.landing == Landing::Mapped {
-                arriving.frame = self.frame_for_page(batch.len as u64)?;
+                arriving.frame = self.frame_for_page(batch.len() as u64)?;
                 // Evicting for one neighbour may have brought another's chunk into motion, never a
                 // remote page; but a window must not push out what it has just brought in.
-                if arriving.frame.is_none() && !self.has_room(batch.len as u64 + 1) {
+                if arriving.frame.is_none() && !self.has_room(batch.len() as u64 + 1) {
                     break;
                 }
             }
@@ -378,19 +364,19 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Reads far pages into frames (or scratch), and compares them with what was sent.
     fn read_far(&mut self, arriving: &[Arriving], class: Class) -> Result<(), Fatal> {
-        let mut list = [EMPTY_TRANSFER; BATCH_MAX];
+        let mut list = std::mem::take(&mut self.transfers);
+        list.clear();
         for (at, one) in arriving.iter().enumerate() {
             let near: *mut Page = match one.frame {
                 // SAFETY: the frame was taken out of staging, so it is present and ours.
                 Some(frame) => unsafe { self.kernel.frame(frame) },
                 None => &mut self.scratch[at],
             };
-            list[at] = self.transfer(one.slot, near);
+            list.push(self.transfer(one.slot, near));
         }
-        let list = &list[..arriving.len()];
         // SAFETY: frames and scratch pages are this engine's, and each is named once.
-        unsafe { self.far.read(list, class) }.map_err(lost)?;
-        for (one, transfer) in arriving.iter().zip(list) {
+        unsafe { self.far.read(&list, class) }.map_err(lost)?;
+        for (one, transfer) in arriving.iter().zip(&list) {
             // SAFETY: it was just filled and nobody else knows of it.
             if Hash::of(unsafe { &*transfer.near }) != one.hash {
                 let address = one.page.addr();
@@ -401,6 +387,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 return Err(Fatal::Changed(address, what));
             }
         }
+        self.transfers = list;
         let bytes = (arriving.len() * PAGE_SIZE) as u64;
         add(&self.counters().hash_checks, arriving.len() as u64);
         add(&self.counters().bytes_in, bytes);
@@ -542,27 +529,20 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// First touches: zeros, in batches that grow while they follow each other.
     fn fill_zeros(&mut self, page: PageNo, write: bool) -> Result<Served, Fatal> {
-        let (expected, last) = self.zero_next;
-        let wanted = if page == expected {
-            (last * 2).min(BATCH_MAX as u64)
+        let mut touch = std::mem::take(&mut self.first_touch);
+        let is_untouched = |other| self.is_untouched(PageNo(other));
+        let fill = touch.handle_touch(page.0, BATCH_MAX as u64, is_untouched);
+        self.first_touch = touch;
+        let range = PageRange::new(PageNo(fill.first), fill.pages);
+        let served = if self.has_room(fill.pages) {
+            self.fill_new(range, page, write)
         } else {
-            1
+            self.fill_recycled(range, page)?
         };
-        let mut pages = 1;
-        while pages < wanted && self.is_untouched(PageNo(page.0 + pages)) {
-            pages += 1;
+        if served == Served::Done {
+            add(&self.counters().faults_zero, 1);
         }
-        let landed = if self.has_room(pages) {
-            self.fill_new(page, pages as usize, write)
-        } else {
-            self.fill_recycled(page, pages as usize)?
-        };
-        if landed.pages == 0 && landed.again {
-            return Ok(Served::Later);
-        }
-        add(&self.counters().faults_zero, 1);
-        self.zero_next = (PageNo(page.0 + pages), wanted);
-        Ok(Served::Done)
+        Ok(served)
     }
 
     fn is_untouched(&self, page: PageNo) -> bool {
@@ -574,7 +554,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Zeros in new memory. For reads the kernel's one page of zeros does; a write would only fault
     /// again on that.
-    fn fill_new(&mut self, page: PageNo, pages: usize, write: bool) -> Landed {
+    fn fill_new(&mut self, range: PageRange, touched: PageNo, write: bool) -> Served {
+        let (page, pages) = (range.first(), range.pages() as usize);
         let landed = if write {
             let zeros: *const Page = self.zeros.as_ptr();
             self.copy_in(page, zeros, pages)
@@ -586,15 +567,16 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         for offset in 0..landed.pages as u64 {
             self.set_resident(PageNo(page.0 + offset), Arrival::FirstTouch);
         }
-        landed
+        landed.served(page, touched)
     }
 
-    /// Zeros in memory that other pages have left. The page that was touched comes with the last
-    /// call: moving pages while the thread runs would interrupt it each time.
-    fn fill_recycled(&mut self, page: PageNo, pages: usize) -> Result<Landed, Fatal> {
+    /// Zeros in memory that other pages have left. The lowest comes with the last call, where
+    /// memory is filled upwards the page that was touched: moving pages while the thread runs would
+    /// interrupt it each time.
+    fn fill_recycled(&mut self, range: PageRange, touched: PageNo) -> Result<Served, Fatal> {
         let mut frames = [PageNo(0); BATCH_MAX];
         let mut len = 0;
-        while len < pages {
+        while len < range.pages() as usize {
             let Some(frame) = self.frame_for_page(len as u64)? else {
                 break;
             };
@@ -604,11 +586,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             len += 1;
         }
         if len == 0 {
-            return Ok(self.fill_new(page, 1, true));
+            return Ok(self.fill_new(PageRange::one(touched), touched, true));
         }
+        // With too few frames for all, the page that was touched is among those that come.
+        let first = touched
+            .0
+            .saturating_sub(len as u64 - 1)
+            .max(range.first().0);
+        let page = PageNo(first);
         let frames = &mut frames[..len];
         frames.sort_unstable();
-        let mut landed = Landed::all(0);
+        let mut served = Served::Done;
         let mut end = len;
         while end > 0 {
             let first = (0..end)
@@ -616,18 +604,21 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 .take_while(|&at| frames[at].0 + (end - 1 - at) as u64 == frames[end - 1].0)
                 .last()
                 .expect("a frame follows itself");
-            landed = self.land(PageNo(page.0 + first as u64), frames[first], end - first);
-            for (at, &frame) in frames[..end].iter().enumerate().skip(first) {
-                if at < first + landed.pages {
-                    self.set_resident(PageNo(page.0 + at as u64), Arrival::FirstTouch);
+            let run = PageRange::new(PageNo(page.0 + first as u64), (end - first) as u64);
+            let landed = self.land(run.first(), frames[first], end - first);
+            if run.contains(touched) {
+                served = landed.served(run.first(), touched);
+            }
+            for (at, one) in run.iter().enumerate() {
+                if at < landed.pages {
+                    self.set_resident(one, Arrival::FirstTouch);
                 } else {
-                    self.give_frame(frame);
+                    self.give_frame(frames[first + at]);
                 }
             }
             end = first;
         }
-        // All that counts is whether the thread can go on.
-        Ok(landed)
+        Ok(served)
     }
 }
 
@@ -667,6 +658,16 @@ pub(crate) struct Landed {
 }
 
 impl Landed {
+    /// Whether a thread that waits for the page `touched` goes on, when these are pages from `first`
+    /// on. The page at which it ended was seen to; those after it were not tried.
+    fn served(self, first: PageNo, touched: PageNo) -> Served {
+        let at = (touched.0 - first.0) as usize;
+        match at < self.pages || (at == self.pages && !self.again) {
+            true => Served::Done,
+            false => Served::Later,
+        }
+    }
+
     fn all(pages: usize) -> Landed {
         Landed {
             pages,

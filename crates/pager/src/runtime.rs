@@ -119,7 +119,13 @@ impl Runtime {
         let program = program.into_os_string().into_encoded_bytes();
         let place = self.place.clone();
         let mut steward = Steward::new(job, place, statm, program, self.config.threshold);
-        if link.is_none() {
+        if link.is_some() {
+            steward.inherit();
+        } else {
+            if self.config.huge_pages {
+                // A program that was taken over, and started this one in its place, had none.
+                own::set_huge_pages(true);
+            }
             while steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
                 steward.sleep(false);
             }

@@ -12,6 +12,7 @@ use crate::shared::{OFFERS_MAX, Shared};
 use muninn_job::{Job, Place};
 use muninn_policy::seat::{Look, Seat, Seating};
 use muninn_policy::share::share;
+use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
@@ -42,6 +43,8 @@ const HEADROOM: Bytes = Bytes::mib(8);
 const CALM_PAGES: u64 = 16;
 /// After so many looks without growth the reserve is used.
 const CALM_TICKS: u32 = 64;
+/// How much of the fastest growth is remembered from look to look.
+const BURST_DECAY: f64 = 0.95;
 /// The buffer that maps are read through.
 const MAPS_BUFFER: usize = 64 << 10;
 
@@ -62,6 +65,10 @@ pub struct Steward {
     resident: u64,
     sampled_at: Nanos,
     growth_rate: f64,
+    /// The fastest growth seen lately.
+    burst_rate: f64,
+    /// Memory is being taken over.
+    adopts: bool,
     /// Looks since memory grew that is not managed.
     calm: u32,
     seating: Seating,
@@ -106,12 +113,19 @@ impl Steward {
             resident: 0,
             sampled_at: clock::now(),
             growth_rate: 0.0,
+            burst_rate: 0.0,
+            adopts: false,
             calm: 0,
             seating: Seating::default(),
             looked: Look::default(),
             cpus: affinity::allowed().unwrap_or_default(),
             cpu: None,
         }
+    }
+
+    /// Memory of this process was taken over by its parent.
+    pub fn inherit(&mut self) {
+        self.adopts = true;
     }
 
     /// Waits for the next look.
@@ -147,16 +161,26 @@ impl Steward {
         self.ticks = self.ticks.wrapping_add(1);
         self.sample(runtime_bytes);
         let share = self.share();
-        // Half of the limit, or 64 MiB below it if that is less; some must be left to grow into.
-        let margin = (share.0 / 2).max(Bytes::mib(64).0).min(share.0 / 8 * 7);
         self.place
             .counters()
             .limit_share_bytes
             .store(share.0, Relaxed);
-        match self.resident * PAGE_SIZE as u64 > share.0 - margin {
+        match Bytes::pages(self.resident) > take_over::ready_at(share) {
             true => Verdict::Near,
             false => Verdict::Fine,
         }
+    }
+
+    /// Whether memory is to be taken over, from now on or already.
+    fn adopts(&mut self, share: Bytes, runtime_bytes: u64) -> bool {
+        let program = Bytes::pages(self.resident).0.saturating_sub(runtime_bytes);
+        let at = take_over::adopt_at(share, self.burst_rate);
+        if !self.adopts && Bytes(program) > at {
+            self.adopts = true;
+            // Huge pages would only fill what was not found yet faster than it can be found.
+            own::set_huge_pages(false);
+        }
+        self.adopts
     }
 
     fn sample(&mut self, runtime_bytes: u64) {
@@ -166,7 +190,9 @@ impl Steward {
         let elapsed = now.saturating_sub(self.sampled_at).as_secs_f64();
         if elapsed > 0.0 {
             let grown = resident.saturating_sub(self.resident) * PAGE_SIZE as u64;
-            self.growth_rate += (grown as f64 / elapsed - self.growth_rate) / 8.0;
+            let rate = grown as f64 / elapsed;
+            self.growth_rate += (rate - self.growth_rate) / 8.0;
+            self.burst_rate = rate.max(self.burst_rate * BURST_DECAY);
         }
         self.sampled_at = now;
         self.resident = resident;
@@ -213,7 +239,8 @@ impl Steward {
         counters.threshold_bytes.store(threshold.0, Relaxed);
         let grew = unmanaged > self.unmanaged + 128;
         self.unmanaged = unmanaged;
-        let look = grew || self.ticks.wrapping_sub(self.last_look) >= LOOK_TICKS;
+        let due = grew || self.ticks.wrapping_sub(self.last_look) >= LOOK_TICKS;
+        let look = self.adopts(share, runtime_bytes) && due;
         if look {
             self.last_look = self.ticks;
             self.find_memory();

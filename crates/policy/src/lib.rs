@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod evict;
+pub mod first_touch;
 pub mod fit;
 pub mod placement;
 pub mod prefetch;
@@ -15,6 +16,7 @@ pub mod rebalance;
 pub mod replenish;
 pub mod seat;
 pub mod share;
+pub mod take_over;
 pub mod threshold;
 pub mod urgency;
 pub mod wic_place;

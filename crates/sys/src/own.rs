@@ -231,6 +231,18 @@ pub fn outlive_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
 }
 
+/// Allows huge pages in this process from now on, or asks for ordinary ones only. Kept across fork
+/// and exec.
+pub fn set_huge_pages(allow: bool) {
+    // Where the kernel has no such switch, things go a little slower.
+    let _ = rustix::thread::disable_transparent_huge_pages(!allow);
+}
+
+/// Whether this process may have huge pages.
+pub fn has_huge_pages() -> bool {
+    rustix::thread::transparent_huge_pages_are_disabled() == Ok(false)
+}
+
 /// Ends another process at once.
 pub fn end_other(pid: u32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {

@@ -4,14 +4,15 @@
 //! fork is owned as soon as it is read. Known limit: a request on the descriptor of a forked child
 //! works on the child's memory, except MOVE, which works inside of one process only.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use linux_raw_sys::general as raw;
 use muninn_types::PageNo;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
-use super::event::{self, EVENTS_MAX, MESSAGE_SIZE};
+use super::event::{self, MESSAGE_SIZE};
 use super::ioctl::{Request, Unregister, WakeUp};
 use super::{
     Cause, CopyMode, EventBuffer, FaultDevice, Features, MoveMode, Operations, PageRange, Partial,
@@ -27,6 +28,9 @@ const CONTINUE_MODE_WP: u64 = 2;
 const POISON_MODE_DONTWAKE: u64 = 1;
 const MOVE_MODE_DONTWAKE: u64 = 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
+
+/// Messages read in one system call.
+const MESSAGES: usize = 16;
 
 /// A descriptor of the kernel's userfaultfd.
 #[derive(Debug)]
@@ -50,11 +54,64 @@ impl Userfaultfd {
         Userfaultfd { fd, features }
     }
 
-    /// Lets reading wait for events. Saves the call that asks whether there are any.
+    /// Lets [`Userfaultfd::await_events`] wait. Saves the call that asks whether there are any.
     pub fn set_blocking(&self, blocking: bool) -> Result<(), Errno> {
         let mut flags = rustix::fs::fcntl_getfl(&self.fd)?;
         flags.set(rustix::fs::OFlags::NONBLOCK, !blocking);
         rustix::fs::fcntl_setfl(&self.fd, flags)
+    }
+
+    /// Adds events to the buffer, and waits for one if there is none and the device is blocking.
+    pub fn await_events(&self, into: &mut EventBuffer<Userfaultfd>) -> Result<usize, Errno> {
+        self.fill(into, |fd, bytes| rustix::io::read(fd, bytes))
+    }
+
+    fn fill(
+        &self,
+        into: &mut EventBuffer<Userfaultfd>,
+        read: impl Fn(&OwnedFd, &mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        // One or two at a time is what there mostly is; more are read the next time.
+        let mut messages = [[0u8; MESSAGE_SIZE]; MESSAGES];
+        let room = into.room().min(MESSAGES);
+        if room == 0 {
+            return Ok(0);
+        }
+        let bytes = messages[..room].as_flattened_mut();
+        let filled = match read(&self.fd, bytes) {
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
+            Err(errno) => return Err(errno),
+        };
+        let before = into.len();
+        for message in &messages[..filled / MESSAGE_SIZE] {
+            let adopt = |fd| Userfaultfd {
+                // SAFETY: the kernel opened this descriptor for the reader of the message.
+                fd: unsafe { OwnedFd::from_raw_fd(fd) },
+                features: self.features,
+            };
+            if let Some(event) = event::decode(message, adopt) {
+                // There is room: no more messages were asked for than there is.
+                let pushed = into.push(event);
+                debug_assert!(pushed.is_ok());
+            }
+        }
+        Ok(into.len() - before)
+    }
+}
+
+/// Reads what is there, whether or not the descriptor is one that waits.
+fn read_now(fd: &OwnedFd, bytes: &mut [u8]) -> Result<usize, Errno> {
+    // "At the current position", which is the only one this kind of file has.
+    const HERE: u64 = u64::MAX;
+    let mut slices = [IoSliceMut::new(bytes)];
+    match rustix::io::preadv2(fd, &mut slices, HERE, ReadWriteFlags::NOWAIT) {
+        // Before Linux 6.10. Nobody else reads, so what is there now is there then.
+        Err(Errno::OPNOTSUPP) => match wait_for(fd, Interest::READ, Some(Duration::ZERO))? {
+            true => rustix::io::read(fd, bytes),
+            false => Err(Errno::AGAIN),
+        },
+        read => read,
     }
 }
 
@@ -213,31 +270,7 @@ impl FaultDevice for Userfaultfd {
     }
 
     fn read_events(&self, into: &mut EventBuffer<Userfaultfd>) -> Result<usize, Errno> {
-        let mut messages = [[0u8; MESSAGE_SIZE]; EVENTS_MAX];
-        let room = into.room();
-        if room == 0 {
-            return Ok(0);
-        }
-        let bytes = messages[..room].as_flattened_mut();
-        let filled = match rustix::io::read(&self.fd, bytes) {
-            Ok(n) => n,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
-            Err(errno) => return Err(errno),
-        };
-        let before = into.len();
-        for message in &messages[..filled / MESSAGE_SIZE] {
-            let adopt = |fd| Userfaultfd {
-                // SAFETY: the kernel opened this descriptor for the reader of the message.
-                fd: unsafe { OwnedFd::from_raw_fd(fd) },
-                features: self.features,
-            };
-            if let Some(event) = event::decode(message, adopt) {
-                // There is room: no more messages were asked for than there is.
-                let pushed = into.push(event);
-                debug_assert!(pushed.is_ok());
-            }
-        }
-        Ok(into.len() - before)
+        self.fill(into, read_now)
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<bool, Errno> {

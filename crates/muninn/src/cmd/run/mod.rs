@@ -20,7 +20,9 @@ use muninn_job::Job;
 use muninn_net::Key;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_policy::take_over;
 use muninn_policy::threshold::ThresholdPolicy;
+use muninn_sys::own;
 use muninn_sys::reap;
 use muninn_sys::socket::Address;
 use muninn_sys::uffd::{Features, OpenError, Userfaultfd};
@@ -135,6 +137,8 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
             "LD_PRELOAD",
             library::preload(&library, std::env::var_os("LD_PRELOAD")),
         );
+    // For programs that ask how much they should hold, as `sort` does, and then need less.
+    muninn_sys::child::limit_resident(&mut command, take_over::advised(limit));
     let embedded = servers.is_embedded();
     let started = Instant::now();
     let mut supervisor = Supervisor::new(&job.0, &mut servers)?;
@@ -216,6 +220,7 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
             .unwrap_or_default(),
         max_far: args.max_far.or(file.max_far),
         no_move: args.no_move,
+        huge_pages: own::has_huge_pages(),
     })
 }
 

@@ -34,11 +34,11 @@ pub struct Args {
     /// About what each program should want of memory
     #[arg(long, default_value = "384MiB")]
     pub size: Bytes,
-    /// Of sort, redis, kmeans, java-g1, java-shenandoah, compile
+    /// Of sort, sort-in-memory, redis, kmeans, java-g1, java-shenandoah, compile
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "sort,redis,kmeans,java-g1,java-shenandoah,compile"
+        default_value = "sort,sort-in-memory,redis,kmeans,java-g1,java-shenandoah,compile"
     )]
     pub apps: Vec<String>,
     /// Shares of a program's peak that may be local
@@ -105,6 +105,7 @@ struct Results<'a> {
 fn known(name: &str) -> Option<Box<dyn Program>> {
     Some(match name {
         "sort" => Box::new(sort::Sort::default()),
+        "sort-in-memory" => Box::new(sort::Sort::in_memory()),
         "redis" => Box::new(redis::Redis::default()),
         "kmeans" => Box::new(kmeans::KMeans::default()),
         "java-g1" => Box::new(java::Java::new("G1")),
@@ -119,8 +120,8 @@ pub fn run(args: &Args) -> Outcome {
     for name in &args.apps {
         programs.push(known(name).ok_or_else(|| {
             Failure::usage(format!(
-                "there is no program '{name}' here: use some of sort, redis, kmeans, java-g1, \
-                 java-shenandoah, compile"
+                "there is no program '{name}' here: use some of sort, sort-in-memory, redis, kmeans, \
+                 java-g1, java-shenandoah, compile"
             ))
         })?);
     }

@@ -1,19 +1,38 @@
-//! `sort` of a large file, in memory: one pass in, comparisons all over, one pass out.
+//! `sort` of a large file.
+//!
+//! As people type it, `sort` asks how much memory it should hold (`RLIMIT_RSS`, which `muninn run`
+//! sets) and sorts in pieces where the file is larger. Told to sort all of it in memory (`-S`), it has
+//! one pass in, comparisons all over, one pass out.
 
 use super::program::{Measured, Program, digest, works, write_lines};
 use crate::cmd::bench::arena::{Arena, Backend, Job};
 use crate::failure::Failure;
 use muninn_types::Bytes;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug, Default)]
 pub struct Sort {
+    in_memory: bool,
     words: Vec<String>,
+}
+
+impl Sort {
+    /// All of the file at once.
+    pub fn in_memory() -> Sort {
+        Sort {
+            in_memory: true,
+            words: Vec::new(),
+        }
+    }
 }
 
 impl Program for Sort {
     fn name(&self) -> &'static str {
-        "sort"
+        match self.in_memory {
+            true => "sort-in-memory",
+            false => "sort",
+        }
     }
 
     fn prepare(&mut self, arena: &Arena, size: Bytes) -> Result<(), String> {
@@ -21,13 +40,16 @@ impl Program for Sort {
         let input = arena.dir().join("lines");
         // Its index takes about as much again as the text.
         write_lines(&input, size.0 / 2).map_err(|error| format!("no input file: {error}"))?;
-        let buffer = format!("{}K", (size.0 * 3) >> 10);
         let output = arena.dir().join("sorted");
-        self.words = ["sort", "--parallel=2", "-S", &buffer, "-o"]
-            .map(str::to_string)
-            .into_iter()
-            .chain([output, input].map(|path| path.to_string_lossy().into_owned()))
-            .collect();
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        self.words = ["sort", "--parallel=2", "-T"].map(str::to_string).into();
+        self.words.push(path(arena.dir().to_path_buf()));
+        if self.in_memory {
+            let buffer = format!("{}K", (size.0 * 3) >> 10);
+            self.words.extend(["-S".to_string(), buffer]);
+        }
+        self.words
+            .extend(["-o".to_string(), path(output), path(input)]);
         Ok(())
     }
 
@@ -46,7 +68,7 @@ impl Program for Sort {
             ..Job::new(self.words.clone())
         };
         let ran = arena.run(backend, limit, &job)?;
-        Ok(vec![Measured::of_run("sort", &ran, |_| {
+        Ok(vec![Measured::of_run(self.name(), &ran, |_| {
             digest(&output).ok()
         })])
     }
