@@ -62,6 +62,8 @@ pub struct Actor {
     pub(crate) births: Births,
     /// Memory that was given back a moment ago: the kernel may not have dropped its pages yet.
     removed: Recently,
+    /// Whether reading the device sleeps. Only one that does not can be waited for with a time limit.
+    sleeps: bool,
     /// A fault was just served.
     served: bool,
     served_at: Nanos,
@@ -92,6 +94,7 @@ impl Actor {
             changes: Vec::new(),
             events: EventBuffer::new(),
             pending: Vec::with_capacity(PENDING_MAX),
+            sleeps: true,
             served: false,
             served_at: Nanos(0),
             changing: false,
@@ -149,6 +152,7 @@ impl Actor {
             return Some(CHANGE_WAIT);
         }
         if !self.births.is_empty() {
+            self.set_sleeps(false);
             self.births.wait(self.engine.kernel.program());
             return Some(Duration::ZERO);
         }
@@ -180,16 +184,25 @@ impl Actor {
     /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves
     /// asking first.
     fn read_some(&mut self, patience: Option<Duration>) {
+        if patience != Some(Duration::ZERO) {
+            self.set_sleeps(patience.is_none());
+        }
         let device = self.engine.kernel.program();
         let _ = match patience {
             None => device.await_events(&mut self.events),
-            Some(patience) => {
-                if !patience.is_zero() && !device.wait(Some(patience)).unwrap_or(false) {
-                    return;
-                }
-                device.read_events(&mut self.events)
-            }
+            Some(Duration::ZERO) => device.read_events(&mut self.events),
+            Some(patience) => match device.wait(Some(patience)) {
+                Ok(true) => device.read_events(&mut self.events),
+                _ => return,
+            },
         };
+    }
+
+    fn set_sleeps(&mut self, sleeps: bool) {
+        if self.sleeps != sleeps {
+            self.sleeps = sleeps;
+            let _ = self.device().set_blocking(sleeps);
+        }
     }
 
     fn follow_event(&mut self, event: Event<Userfaultfd>) -> Result<(), Fatal> {
@@ -223,7 +236,7 @@ impl Actor {
 
     /// Once no change is under way, none is waited for either.
     fn settle_changes(&mut self) -> Result<(), Fatal> {
-        if !self.order.is_waiting() || self.device().is_changing() {
+        if !self.order.is_waiting() || self.engine.is_changing() {
             return Ok(());
         }
         let mut changes = std::mem::take(&mut self.changes);
@@ -273,11 +286,7 @@ impl Actor {
         for at in 0..faults.len() {
             let fault = faults[at];
             let served = match fault.kind {
-                FaultKind::WriteProtected => {
-                    let range = PageRange::one(fault.page());
-                    let _ = self.device().write_protect(range, false, Wake::Now);
-                    Served::Done
-                }
+                FaultKind::WriteProtected => self.let_write(fault.page()),
                 _ => self.engine.serve(&fault)?,
             };
             match served {
@@ -295,26 +304,35 @@ impl Actor {
         Ok(())
     }
 
+    /// A thread wants to write to a page that was about to leave. It is here still, or it is gone and
+    /// will be asked for.
+    fn let_write(&self, page: PageNo) -> Served {
+        let range = PageRange::one(page);
+        let allowed = self.device().write_protect(range, false, Wake::Now);
+        if allowed.is_err() && self.engine.is_changing() {
+            return Served::Later;
+        }
+        let _ = self.device().wake(range);
+        Served::Done
+    }
+
     /// A fork that we will not hear of: everything comes near first, and stays until it is over.
     fn fetch_for_fork(&mut self) -> Result<(), Fatal> {
         let wanted = fork::wants_near();
-        if wanted && self.shared.may_evict() {
-            self.shared.hold_still(true);
+        self.shared.hold_still(wanted);
+        // Each fork asks anew: between two of them this thread may not have run.
+        if wanted && !fork::has_all_near() {
             self.engine.set_allowed(u64::MAX);
             if self.engine.fetch_all()? {
                 fork::is_near();
-            } else {
-                self.shared.hold_still(false);
             }
-        } else if !wanted && !self.shared.may_evict() {
-            self.shared.hold_still(false);
         }
         Ok(())
     }
 
     /// Takes over memory that the steward found.
     fn adopt_offered(&mut self) -> Result<(), Fatal> {
-        if !self.shared.has_offers() || self.device().is_changing() {
+        if !self.shared.has_offers() || self.engine.is_changing() {
             return Ok(());
         }
         self.removed.forget_old(clock::now());
@@ -347,7 +365,7 @@ impl Actor {
         if registered.is_err() {
             return;
         }
-        if self.device().is_changing() || self.removed.meets(range) {
+        if self.engine.is_changing() || self.removed.meets(range) {
             // Is it still the memory that was looked at, and are its pages to stay? The next look
             // will tell. It stays registered: what is asked of us about it we can answer.
             return;
@@ -395,7 +413,7 @@ impl Actor {
         if self.shared.may_evict() {
             self.engine.shrink();
         }
-        if self.engine.is_in_doubt() && !self.device().is_changing() {
+        if self.engine.is_in_doubt() && !self.engine.is_changing() {
             self.engine.clear_doubt();
         }
         Ok(())

@@ -79,6 +79,9 @@ pub(crate) fn wants_near() -> bool {
 pub(crate) fn is_near() {
     IS_NEAR.store(true, SeqCst);
 }
+pub(crate) fn has_all_near() -> bool {
+    IS_NEAR.load(SeqCst)
+}
 
 fn name() -> [u8; 40] {
     let mut name = [b'-'; 40];
@@ -103,6 +106,24 @@ fn wait_until(done: impl Fn() -> bool) -> bool {
         std::thread::sleep(PAUSE);
     }
     true
+}
+
+/// Keeps forks out while a pager gets to work: a child must either find nothing taken over, or a link
+/// to who answers for it. Not for a child that takes its own memory over, whose forks wait anyway.
+#[derive(Debug)]
+pub(crate) struct NoForks(());
+
+impl NoForks {
+    pub fn begin() -> NoForks {
+        wait_until(|| !FORKING.swap(true, SeqCst));
+        NoForks(())
+    }
+}
+
+impl Drop for NoForks {
+    fn drop(&mut self) {
+        FORKING.store(false, SeqCst);
+    }
 }
 
 /// Before a fork.

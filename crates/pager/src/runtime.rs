@@ -219,6 +219,7 @@ fn begin(
 ) -> Result<Actor, String> {
     let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
     let births = Births::new(fork::open_door());
+    let no_forks = link.is_none().then(fork::NoForks::begin);
     let inheritance = match link {
         Some(link) => Some(take_over(link, clerk.transports())?),
         None => None,
@@ -256,6 +257,7 @@ fn begin(
     }
     fork::set_bell(bell.first());
     fork::set_state(state);
+    drop(no_forks);
     Ok(actor)
 }
 

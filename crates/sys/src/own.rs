@@ -14,6 +14,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::affinity::Thread;
 use rustix::io::Errno;
@@ -80,6 +81,10 @@ pub fn reset_claims() {
 
 type Work = Box<dyn FnOnce() + Send>;
 
+/// How often a thread is tried to be started that cannot be at the moment, and how long to wait.
+const SPAWN_TRIES: u32 = 100;
+const SPAWN_PAUSE: Duration = Duration::from_millis(2);
+
 /// Starts a thread on a stack of ours, with all signals blocked.
 ///
 /// # Safety
@@ -100,12 +105,23 @@ pub unsafe fn spawn(name: &str, stack: *mut u8, len: usize, work: Work) -> io::R
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let failed = libc::pthread_create(
-            thread.as_mut_ptr(),
-            attributes.as_ptr(),
-            run,
-            work.cast::<c_void>(),
-        );
+        let mut start = || {
+            libc::pthread_create(
+                thread.as_mut_ptr(),
+                attributes.as_ptr(),
+                run,
+                work.cast::<c_void>(),
+            )
+        };
+        let mut failed = start();
+        for _ in 0..SPAWN_TRIES {
+            if failed != libc::EAGAIN {
+                break;
+            }
+            // It says so itself: a process that forks and ends a lot has its moments.
+            std::thread::sleep(SPAWN_PAUSE);
+            failed = start();
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         if failed != 0 {
@@ -202,13 +218,13 @@ pub fn end_process(signal: i32) -> ! {
         libc::kill(libc::getpid(), signal);
     }
     // Threads that have the signal blocked (all of ours) leave it to others; if all do, by force.
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     // SAFETY: as above.
     unsafe {
         libc::kill(libc::getpid(), libc::SIGKILL);
     }
     loop {
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 

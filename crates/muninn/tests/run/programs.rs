@@ -1,7 +1,7 @@
 //! Programs of other people: the same output with and without Muninn.
 
 use crate::common::{Place, place};
-use crate::harness::{cannot_run, full, plainly, program, run_far};
+use crate::harness::{cannot_run, full, plainly, program, run, run_far};
 
 /// The output is that of the program alone, and much of its memory was far.
 fn same(place: &Place, local: &str, words: &[&str]) {
@@ -55,6 +55,27 @@ if __name__ == "__main__":
     print(hashlib.sha256(b"".join(data)).hexdigest())
 "#;
     same(&place(), "40MiB", &[python, "-c", script]);
+}
+
+/// A shell that starts processes at the very moment when its pager gets to work, and they others.
+#[test]
+fn shells_that_fork_while_they_grow() {
+    if cannot_run() {
+        return;
+    }
+    let script = r#"
+for i in 1 2 3 4 5 6 7 8; do
+    x="$x$(head -c 1000000 /dev/zero | tr '\0' a)"
+    for j in 1 2 3; do y="$y$(echo $(echo $i))"; done
+done
+echo ${#x} $y
+"#;
+    let place = place();
+    for _ in 0..3 {
+        let ran = run(&place, &["--local", "64MiB"], &["sh", "-c", script]);
+        assert_eq!(ran.out, "8000000 111222333444555666777888\n", "{ran:#?}");
+        assert_eq!(ran.code, 0, "{ran:#?}");
+    }
 }
 
 /// Lines in an order that only sorting finds.

@@ -54,16 +54,38 @@ impl Userfaultfd {
         Userfaultfd { fd, features }
     }
 
-    /// Lets [`Userfaultfd::await_events`] wait. Saves the call that asks whether there are any.
+    /// Whether a plain read waits. Only a device that does not can be waited for with a time limit
+    /// ([`FaultDevice::wait`]).
     pub fn set_blocking(&self, blocking: bool) -> Result<(), Errno> {
         let mut flags = rustix::fs::fcntl_getfl(&self.fd)?;
         flags.set(rustix::fs::OFlags::NONBLOCK, !blocking);
         rustix::fs::fcntl_setfl(&self.fd, flags)
     }
 
-    /// Adds events to the buffer, and waits for one if there is none and the device is blocking.
+    /// Adds events to the buffer, and waits for one if there is none.
     pub fn await_events(&self, into: &mut EventBuffer<Userfaultfd>) -> Result<usize, Errno> {
-        self.fill(into, |fd, bytes| rustix::io::read(fd, bytes))
+        self.fill(into, |fd, bytes| match rustix::io::read(fd, &mut *bytes) {
+            Err(Errno::AGAIN) => {
+                self.set_blocking(true)?;
+                rustix::io::read(fd, bytes)
+            }
+            read => read,
+        })
+    }
+
+    /// Reads what is there, whether or not the descriptor is one that waits.
+    fn read_now(&self, fd: &OwnedFd, bytes: &mut [u8]) -> Result<usize, Errno> {
+        // "At the current position", which is the only one this kind of file has.
+        const HERE: u64 = u64::MAX;
+        let mut slices = [IoSliceMut::new(bytes)];
+        match rustix::io::preadv2(fd, &mut slices, HERE, ReadWriteFlags::NOWAIT) {
+            // Before Linux 6.10, and always for the device of a forked child.
+            Err(Errno::OPNOTSUPP) => {
+                self.set_blocking(false)?;
+                rustix::io::read(fd, bytes)
+            }
+            read => read,
+        }
     }
 
     fn fill(
@@ -97,21 +119,6 @@ impl Userfaultfd {
             }
         }
         Ok(into.len() - before)
-    }
-}
-
-/// Reads what is there, whether or not the descriptor is one that waits.
-fn read_now(fd: &OwnedFd, bytes: &mut [u8]) -> Result<usize, Errno> {
-    // "At the current position", which is the only one this kind of file has.
-    const HERE: u64 = u64::MAX;
-    let mut slices = [IoSliceMut::new(bytes)];
-    match rustix::io::preadv2(fd, &mut slices, HERE, ReadWriteFlags::NOWAIT) {
-        // Before Linux 6.10. Nobody else reads, so what is there now is there then.
-        Err(Errno::OPNOTSUPP) => match wait_for(fd, Interest::READ, Some(Duration::ZERO))? {
-            true => rustix::io::read(fd, bytes),
-            false => Err(Errno::AGAIN),
-        },
-        read => read,
     }
 }
 
@@ -270,7 +277,7 @@ impl FaultDevice for Userfaultfd {
     }
 
     fn read_events(&self, into: &mut EventBuffer<Userfaultfd>) -> Result<usize, Errno> {
-        self.fill(into, read_now)
+        self.fill(into, |fd, bytes| self.read_now(fd, bytes))
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
