@@ -22,24 +22,66 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// Parts of [`measure`], for the progress bar.
-pub const PARTS: u64 = 5 + AUTOMATIC.len() as u64;
 const ROUNDS: usize = 7;
 const WARM_UP: Duration = Duration::from_millis(50);
 const TIME: Duration = Duration::from_millis(200);
 
-pub fn measure(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
+/// Measurements that are made together, by the names of what comes out.
+type Part = (&'static [&'static str], fn() -> Result<Vec<Measurement>, Failure>);
+
+const PARTS: [Part; 5] = [
+    (&["resume"], resume),
+    (&["async.4-nodes", "async.16-nodes"], window),
+    (
+        &[
+            "server-sync.rate",
+            "server-async.rate",
+            "server-sync.latency",
+            "server-async.latency",
+        ],
+        against_by_hand,
+    ),
+    (&["multiplexing", "batching"], multiplexing),
+    (
+        &[
+            "client-vs-server.1-node",
+            "client-vs-server.8-nodes",
+            "nic-vs-client.2-nodes",
+            "nic-vs-client.8-nodes",
+            "client-vs-server.mapped",
+        ],
+        crossing,
+    ),
+];
+
+fn is_wanted(name: &str, only: Option<&str>) -> bool {
+    only.is_none_or(|only| name.starts_with(only))
+}
+
+fn wanted_parts(only: Option<&str>) -> impl Iterator<Item = &'static Part> {
+    let wanted = move |part: &&Part| part.0.iter().any(|name| is_wanted(name, only));
+    PARTS.iter().filter(wanted)
+}
+
+fn wanted_automatic(only: Option<&str>) -> impl Iterator<Item = &'static Automatic> {
+    AUTOMATIC.iter().filter(move |case| is_wanted(case.0, only))
+}
+
+/// Steps of [`measure`], for the progress bar.
+pub fn steps(only: Option<&str>) -> u64 {
+    (wanted_parts(only).count() + wanted_automatic(only).count()) as u64
+}
+
+/// Measures all, or those whose names begin with `only` and what is measured together with them.
+pub fn measure(bar: &Progress, only: Option<&str>) -> Result<Vec<Measurement>, Failure> {
     let mut all = Vec::new();
-    let mut step = |found: Vec<Measurement>| {
-        all.extend(found);
+    for (_, part) in wanted_parts(only) {
+        all.extend(part()?);
         bar.inc(1);
-    };
-    step(vec![resume()]);
-    step(window()?);
-    step(against_by_hand()?);
-    step(multiplexing()?);
-    step(crossing()?);
-    all.extend(automatic(bar)?);
+    }
+    if wanted_automatic(only).next().is_some() {
+        all.extend(automatic(bar, only)?);
+    }
     Ok(all)
 }
 
@@ -77,7 +119,7 @@ impl Future for Yield {
 }
 
 /// What it costs to suspend a function and to resume the next.
-fn resume() -> Measurement {
+fn resume() -> Result<Vec<Measurement>, Failure> {
     const YIELDS: u64 = 200_000;
     // The least disturbed round: what disturbs is not what is asked for.
     let ns = (0..2 * ROUNDS)
@@ -102,7 +144,8 @@ fn resume() -> Measurement {
             (clock::now() - begin).0 as f64 / (8 * YIELDS) as f64
         })
         .fold(f64::MAX, f64::min);
-    Measurement::new("resume", (ns, "ns"), (10.0, "ns, what may be"), "<= 1")
+    let may_be = (10.0, "ns, what may be");
+    Ok(vec![Measurement::new("resume", (ns, "ns"), may_be, "<= 1")])
 }
 
 /// A ring in memory of this process, far larger than any cache.
@@ -376,7 +419,8 @@ fn crossing() -> Result<Vec<Measurement>, Failure> {
 }
 
 /// Loads and lengths at which the best place differs: name, way, nodes, calls under way.
-const AUTOMATIC: [(&str, Over, u32, u32); 7] = [
+type Automatic = (&'static str, Over, u32, u32);
+const AUTOMATIC: [Automatic; 7] = [
     ("auto.tcp.1-node.alone", Over::Tcp, 1, 1),
     ("auto.tcp.4-nodes.alone", Over::Tcp, 4, 1),
     ("auto.tcp.16-nodes.alone", Over::Tcp, 16, 1),
@@ -387,7 +431,7 @@ const AUTOMATIC: [(&str, Over, u32, u32); 7] = [
 ];
 
 /// Muninn's choice against the best place.
-fn automatic(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
+fn automatic(bar: &Progress, only: Option<&str>) -> Result<Vec<Measurement>, Failure> {
     let stage = Stage::usual(Bytes::mib(64), Spot::Auto, 8)?;
     let sync = Stage::usual(Bytes::mib(64), Spot::ServerSync, 8)?;
     let windowed = Stage::usual(Bytes::mib(64), Spot::ServerAsync, 8)?;
@@ -402,7 +446,7 @@ fn automatic(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
     let keepers = stages.map(|(_, stage)| base_case().open(stage));
     let _keepers: Vec<_> = keepers.into_iter().collect::<Result<_, _>>()?;
     let mut all = Vec::new();
-    for (name, over, nodes, in_flight) in AUTOMATIC {
+    for &(name, over, nodes, in_flight) in wanted_automatic(only) {
         let cases = stages.map(|(place, stage)| {
             let case = Case {
                 place,
