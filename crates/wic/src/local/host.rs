@@ -1,17 +1,18 @@
 //! Runs the calls of a server's event loop, on the server's own memory or on memory of another server
 //! that this process has mapped.
 //!
-//! Whether accesses are prefetched can be left open: then each loop finds out which way its calls take
-//! less time, as a place is found (see `muninn_policy::wic_place`), with one run of the
-//! executor where that has a call. Known limit: the choice is one for all functions of a loop.
+//! A call that does not prefetch is run when it is handed in, its arguments still in the cache, unless
+//! others wait or the time of a run is used up; the rest runs when the loop says so. Whether accesses are
+//! prefetched can be left open: then each loop finds out which way its calls take less time. Known limit:
+//! the choice is one for all functions of a loop.
 
 use super::memory::{Chunks, Limits, LocalMemory, Style};
-use super::window::{Outcome, Window};
+use super::styles::Styles;
+use super::window::{Outcome, RUN, Window};
 use crate::error::WicError;
 use crate::memory::Layout;
 use crate::nic::Upstream;
-use crate::registry::Registry;
-use muninn_policy::wic_place::{Chooser, Config};
+use crate::registry::{Ended, Registry, Running};
 use muninn_proto::server::{CallerOf, Service, holder_of, server_holder};
 use muninn_server::{CallFactory, CallHost, MemfdBacking, OnEnd};
 use muninn_sys::clock;
@@ -75,17 +76,17 @@ impl CallFactory for LocalHosts {
             Some(upstream) => upstream.holder(),
             None => server_holder(index),
         };
-        let mut styles = match self.style {
-            Some(_) => None,
-            None => Some(Chooser::new(&Style::ALL, STYLE_CONFIG, clock::now())),
+        let styles = match self.style {
+            Some(style) => Styles::fixed(style),
+            None => Styles::adaptive(clock::now()),
         };
-        let first = styles.as_mut().map(Chooser::choose);
         Box::new(LocalHost {
             hosts: self.clone(),
             holder,
             calls: 0,
-            style: self.style.or(first).unwrap_or(Style::Sync),
             styles,
+            begun: None,
+            at_once: AtOnce::default(),
             window: Window::new(self.window, self.limits.allocated),
             known: Vec::new(),
         })
@@ -103,18 +104,6 @@ struct Origin {
 /// A service whose addresses were looked up before.
 type Known = (ServiceId, Weak<Service<MemfdBacking>>, Arc<Chunks>);
 
-/// A window of so many runs, each of some calls, is enough to compare two ways to run them.
-const STYLE_CONFIG: Config = Config {
-    window: 16,
-    window_max: 16,
-    windows: 4,
-    margin: 0.05,
-    wins: 2,
-    regret: 0.01,
-    share: 0.02,
-    hopeless: 2.0,
-    change: 1.5,
-};
 /// Calls that end between two looks at the clock.
 const ENDS_A_LOOK: u32 = 8;
 
@@ -128,19 +117,26 @@ struct Tally {
 }
 
 impl Tally {
-    fn count(&mut self, of: Option<Arc<Service<MemfdBacking>>>, failed: bool, accesses: u32) {
-        let same = match (&self.service, &of) {
+    fn count(&mut self, of: Option<&Arc<Service<MemfdBacking>>>, failed: bool, accesses: u32) {
+        let same = match (&self.service, of) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (None, None) => true,
             _ => false,
         };
         if !same {
             self.tell();
-            self.service = of;
+            self.service = of.cloned();
         }
         self.calls += 1;
         self.failed += u64::from(failed);
         self.accesses += u64::from(accesses);
+    }
+    fn count_end(&mut self, of: Option<&Arc<Service<MemfdBacking>>>, outcome: &Outcome) {
+        let (failed, accesses) = match outcome {
+            Outcome::Ended(ended) => (ended.result.is_err(), ended.accesses),
+            Outcome::Late(_) | Outcome::Panicked => (true, 0),
+        };
+        self.count(of, failed, accesses);
     }
     fn tell(&mut self) {
         let told = std::mem::take(self);
@@ -152,6 +148,15 @@ impl Tally {
     }
 }
 
+/// Calls that were run when they were handed in, since the last run: whose, since when, and how they ended.
+#[derive(Debug, Default)]
+struct AtOnce {
+    ended: Vec<(CallerOf, Nanos, Outcome)>,
+    tally: Tally,
+    /// The time for them is used up.
+    is_over: bool,
+}
+
 /// The host of one event loop.
 #[derive(Debug)]
 pub struct LocalHost {
@@ -159,9 +164,10 @@ pub struct LocalHost {
     holder: u64,
     /// Counts calls, so that each is a holder of its own.
     calls: u64,
-    /// How new calls make their accesses, and who decides that.
-    style: Style,
-    styles: Option<Chooser<Style>>,
+    styles: Styles,
+    /// When the first call since the last run was handed in, if anybody wants to know.
+    begun: Option<Nanos>,
+    at_once: AtOnce,
     window: Window<Origin>,
     known: Vec<Known>,
 }
@@ -206,6 +212,33 @@ impl LocalHost {
     }
 }
 
+impl LocalHost {
+    fn run_at_once(
+        &mut self,
+        running: Running,
+        caller: &CallerOf,
+        service: Option<&Arc<Service<MemfdBacking>>>,
+        (arrived, deadline): (Nanos, Nanos),
+    ) {
+        if let Some(watch) = &self.hosts.watch {
+            watch.store(arrived.0.max(1), Relaxed);
+        }
+        let outcome = self.window.run_now(running, deadline, || Origin {
+            caller: *caller,
+            arrived,
+            service: service.cloned(),
+        });
+        let at_once = &mut self.at_once;
+        if let Some(outcome) = outcome {
+            at_once.tally.count_end(service, &outcome);
+            at_once.ended.push((*caller, arrived, outcome));
+        }
+        if at_once.ended.len().is_multiple_of(ENDS_A_LOOK as usize) {
+            at_once.is_over = clock::now() >= arrived + RUN;
+        }
+    }
+}
+
 impl CallHost for LocalHost {
     fn submit(
         &mut self,
@@ -219,15 +252,23 @@ impl CallHost for LocalHost {
         let hosts = &self.hosts;
         self.calls += 1;
         let holder = holder_of(self.holder, self.calls);
-        let memory = LocalMemory::new(chunks, self.style, holder, hosts.limits);
+        let style = self.styles.style();
+        let memory = LocalMemory::new(chunks, style, holder, hosts.limits);
         let running = (entry.start)(memory, args).map_err(|error| error.to_refusal())?;
-        let origin = Origin {
-            caller: *caller,
-            arrived: now,
-            service: service.cloned(),
-        };
         let deadline = now + Nanos::micros(u64::from(caller.deadline_us));
-        self.window.push(running, origin, deadline);
+        if self.styles.is_open() && self.begun.is_none() {
+            self.begun = Some(clock::now());
+        }
+        if style == Style::Sync && self.window.is_empty() && !self.at_once.is_over {
+            self.run_at_once(running, caller, service, (now, deadline));
+        } else {
+            let origin = Origin {
+                caller: *caller,
+                arrived: now,
+                service: service.cloned(),
+            };
+            self.window.push(running, origin, deadline);
+        }
         Ok(())
     }
 
@@ -237,50 +278,29 @@ impl CallHost for LocalHost {
             watch.store(now.0.max(1), Relaxed);
         }
         let begin = clock::now();
+        let mut went_on = !self.at_once.ended.is_empty();
+        let mut ends = self.at_once.ended.len() as u32;
+        for (caller, arrived, outcome) in self.at_once.ended.drain(..) {
+            tell_end(upstream, &caller, outcome, (arrived, begin), end);
+        }
+        self.at_once.tally.tell();
+        self.at_once.is_over = false;
         let mut tally = Tally::default();
-        let mut ends = 0;
         let mut clock_now = begin;
-        let went_on = self.window.run(now, |origin, outcome| {
-            let leased = upstream.is_none_or(Upstream::is_leased);
-            let begun = !matches!(outcome, Outcome::Late(false));
-            let mut accesses = 0;
-            let result = match outcome {
-                // Whatever it found or changed was perhaps no longer what the server keeps.
-                _ if !leased => Err(Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)),
-                Outcome::Late(begun) => {
-                    Err(Refusal::with(ErrorCode::CallDeadline, u64::from(begun), 0))
-                }
-                Outcome::Panicked => Err(WicError::Panicked.to_refusal()),
-                Outcome::Ended(ended) => {
-                    accesses = ended.accesses;
-                    ended.result.map_err(|error| error.to_refusal())
-                }
-            };
-            tally.count(origin.service, result.is_err(), accesses);
+        went_on |= self.window.run(now, |origin, outcome| {
             // Reading it costs as much as an access or two.
             ends += 1;
             if ends % ENDS_A_LOOK == 1 {
                 clock_now = clock::now();
             }
-            match &result {
-                Ok(reply) => {
-                    let took = clock_now.saturating_sub(origin.arrived).0;
-                    let called = Called {
-                        accesses,
-                        took_ns: u32::try_from(took).unwrap_or(u32::MAX),
-                        reply: reply.bytes(),
-                    };
-                    end(&origin.caller, &Ok(called));
-                }
-                Err(refusal) => end(&origin.caller, &Err(refusal.clone())),
-            }
+            tally.count_end(origin.service.as_ref(), &outcome);
+            let times = (origin.arrived, clock_now);
+            tell_end(upstream, &origin.caller, outcome, times, end);
         });
         tally.tell();
-        if let (Some(styles), 1..) = (&mut self.styles, ends) {
-            let now = clock::now();
-            let took = (now - begin).0 / u64::from(ends);
-            styles.ended(self.style, Nanos(took), 0, now);
-            self.style = styles.choose();
+        if self.styles.is_open() {
+            let begin = self.begun.take().unwrap_or(begin);
+            self.styles.ran(ends, begin, clock::now());
         }
         if let Some(watch) = &self.hosts.watch {
             watch.store(0, Relaxed);
@@ -289,6 +309,38 @@ impl CallHost for LocalHost {
     }
 
     fn under_way(&self) -> usize {
-        self.window.len()
+        self.window.len() + self.at_once.ended.len()
     }
+}
+
+/// Shows what a call ended with. `times`: when it arrived, and now.
+fn tell_end(
+    upstream: Option<&Upstream>,
+    caller: &CallerOf,
+    outcome: Outcome,
+    (arrived, now): (Nanos, Nanos),
+    end: &mut OnEnd<'_>,
+) {
+    let refusal = match outcome {
+        // Whatever it found or changed was perhaps no longer what the server keeps.
+        _ if !upstream.is_none_or(Upstream::is_leased) => {
+            let begun = !matches!(outcome, Outcome::Late(false));
+            Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)
+        }
+        Outcome::Late(begun) => Refusal::with(ErrorCode::CallDeadline, u64::from(begun), 0),
+        Outcome::Panicked => WicError::Panicked.to_refusal(),
+        Outcome::Ended(Ended { result, accesses }) => match result {
+            Ok(reply) => {
+                let took = now.saturating_sub(arrived).0;
+                let called = Called {
+                    accesses,
+                    took_ns: u32::try_from(took).unwrap_or(u32::MAX),
+                    reply: reply.bytes(),
+                };
+                return end(caller, &Ok(called));
+            }
+            Err(error) => error.to_refusal(),
+        },
+    };
+    end(caller, &Err(refusal));
 }

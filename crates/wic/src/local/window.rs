@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 /// Resumes between two looks at the clock.
 const LOOK: u32 = 256;
 /// The longest that one run takes, give or take a few resumes.
-const RUN: Nanos = Nanos::micros(500);
+pub(crate) const RUN: Nanos = Nanos::micros(500);
 
 struct Task<T> {
     running: Running,
@@ -78,6 +78,38 @@ impl<T> Window<T> {
         });
     }
 
+    /// Runs a call at once, as far as it comes without waiting; what is left of it is queued, and only
+    /// then is it asked whose it is. For an empty window, as nobody is to be overtaken, and for those who
+    /// bound the time themselves.
+    pub fn run_now(
+        &mut self,
+        mut running: Running,
+        deadline: Nanos,
+        caller: impl FnOnce() -> T,
+    ) -> Option<Outcome> {
+        debug_assert!(self.is_empty(), "others wait");
+        let mut heap_left = self.heap;
+        let mut context = Context::from_waker(Waker::noop());
+        let outcome = resume(&mut running, &mut heap_left, &mut context);
+        alloc::allow_all();
+        if outcome.is_some() {
+            return outcome;
+        }
+        let task = Task {
+            running,
+            caller: caller(),
+            deadline,
+            begun: true,
+            heap_left,
+        };
+        match why() {
+            Why::Memory => self.running.push(task),
+            Why::Slice => self.queue.push_back(task),
+            Why::Pause => self.paused.push_back(task),
+        }
+        None
+    }
+
     /// Calls pushed and not ended.
     pub fn len(&self) -> usize {
         self.running.len() + self.queue.len() + self.paused.len()
@@ -125,7 +157,8 @@ impl<T> Window<T> {
             if at >= self.running.len() {
                 at = 0;
             }
-            match resume(&mut self.running[at], &mut context) {
+            let task = &mut self.running[at];
+            match resume(&mut task.running, &mut task.heap_left, &mut context) {
                 Some(outcome) => {
                     went_on = true;
                     let task = self.running.swap_remove(at);
@@ -173,11 +206,15 @@ impl<T> Window<T> {
 
 /// Resumes a call, on its own budget of the heap. None: it is suspended.
 #[inline]
-fn resume<T>(task: &mut Task<T>, context: &mut Context<'_>) -> Option<Outcome> {
+fn resume(
+    running: &mut Running,
+    heap_left: &mut i64,
+    context: &mut Context<'_>,
+) -> Option<Outcome> {
     let before = alloc::held();
-    alloc::allow(task.heap_left);
-    let polled = catch_unwind(AssertUnwindSafe(|| task.running.as_mut().poll(context)));
-    task.heap_left -= alloc::held() - before;
+    alloc::allow(*heap_left);
+    let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
+    *heap_left -= alloc::held() - before;
     match polled {
         Ok(Poll::Pending) => None,
         Ok(Poll::Ready(ended)) => Some(Outcome::Ended(ended)),
@@ -248,6 +285,23 @@ mod tests {
         assert!(!window.run(clock::now(), |name, _| order.push(name)));
         assert_eq!(log.borrow().len(), before + 1);
         assert_eq!(run_all(&mut window), "a");
+    }
+
+    #[test]
+    fn a_call_that_is_run_at_once_ends_or_waits_as_any_other() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut window = Window::new(1, 1 << 20);
+        let ended = window.run_now(steps('a', Why::Memory, 0, &log), FAR, || 'a');
+        assert!(matches!(ended, Some(Outcome::Ended(_))), "{ended:?}");
+        assert!(window.is_empty());
+        for why in [Why::Memory, Why::Slice, Why::Pause] {
+            let ended = window.run_now(steps('b', why, 1, &log), FAR, || 'b');
+            assert!(ended.is_none(), "{ended:?}");
+            assert_eq!(window.len(), 1);
+            assert_eq!(run_all(&mut window), "b");
+        }
+        let ended = window.run_now(Box::pin(async { panic!("on purpose") }), FAR, || 'p');
+        assert!(matches!(ended, Some(Outcome::Panicked)), "{ended:?}");
     }
 
     #[test]

@@ -27,7 +27,10 @@ const WARM_UP: Duration = Duration::from_millis(50);
 const TIME: Duration = Duration::from_millis(200);
 
 /// Measurements that are made together, by the names of what comes out.
-type Part = (&'static [&'static str], fn() -> Result<Vec<Measurement>, Failure>);
+type Part = (
+    &'static [&'static str],
+    fn() -> Result<Vec<Measurement>, Failure>,
+);
 
 const PARTS: [Part; 5] = [
     (&["resume"], resume),
