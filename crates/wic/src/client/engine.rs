@@ -71,7 +71,7 @@ struct Nic {
 
 /// Memory that this process has mapped, and the calls that run on it.
 struct Near {
-    chunks: Arc<Chunks>,
+    chunks: Rc<Chunks>,
     styles: Styles,
     /// By their tasks.
     window: Window<usize>,
@@ -135,7 +135,7 @@ impl Engine {
         transport: Arc<dyn Transport>,
         info: ServiceInfo,
         port: Rc<Port>,
-        near: Option<Arc<Chunks>>,
+        near: Option<Rc<Chunks>>,
         nic: Option<(Address, SessionOptions)>,
         (place, tuning): (Place, Tuning),
     ) -> Result<Engine, NetError> {
@@ -192,7 +192,7 @@ impl Engine {
     pub fn port(&self) -> &Rc<Port> {
         &self.port
     }
-    pub fn near(&self) -> Option<&Arc<Chunks>> {
+    pub fn near(&self) -> Option<&Rc<Chunks>> {
         self.near.as_ref().map(|near| &near.chunks)
     }
     pub fn transport(&self) -> &Arc<dyn Transport> {
@@ -445,7 +445,7 @@ impl Engine {
         let holder = holder_of(self.transport.session().0, self.calls);
         let limits = Limits::default();
         if let Some(near) = &mut self.near {
-            let chunks = Arc::clone(&near.chunks);
+            let chunks = Rc::clone(&near.chunks);
             let memory = LocalMemory::new(chunks, near.styles.style(), holder, limits);
             let running = (entry.start)(memory, &task.args).map_err(CallError::Failed)?;
             near.window.push(running, at, task.deadline);
@@ -524,7 +524,7 @@ impl Engine {
         match polled {
             Ok(Poll::Pending) => match why() {
                 Why::Memory => {}
-                Why::Slice => self.ready.push_back(at),
+                Why::Slice | Why::Reply => self.ready.push_back(at),
                 Why::Pause => self.paused.push_back(at),
             },
             Ok(Poll::Ready(ended)) => self.ended_here(at, ended),

@@ -8,7 +8,7 @@
 
 use super::memory::{Chunks, Limits, LocalMemory, Style};
 use super::styles::Styles;
-use super::window::{Outcome, RUN, Window};
+use super::window::{Now, Outcome, RUN, Replying, Window};
 use crate::error::WicError;
 use crate::memory::Layout;
 use crate::nic::Upstream;
@@ -18,6 +18,7 @@ use muninn_server::{CallFactory, CallHost, MemfdBacking, OnEnd};
 use muninn_sys::clock;
 use muninn_types::{Nanos, ServiceId};
 use muninn_wire::{Called, ErrorCode, Refusal};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -89,6 +90,7 @@ impl CallFactory for LocalHosts {
             at_once: AtOnce::default(),
             window: Window::new(self.window, self.limits.allocated),
             known: Vec::new(),
+            forgotten: 0,
         })
     }
 }
@@ -101,8 +103,15 @@ struct Origin {
     service: Option<Arc<Service<MemfdBacking>>>,
 }
 
-/// A service whose addresses were looked up before.
-type Known = (ServiceId, Weak<Service<MemfdBacking>>, Arc<Chunks>);
+/// A service whose addresses were looked up before. Only its mappings are kept, not the service: it can
+/// end, and is forgotten here when another one comes.
+#[derive(Debug)]
+struct Known {
+    id: ServiceId,
+    /// Of this server; none of another.
+    service: Option<Weak<Service<MemfdBacking>>>,
+    chunks: Rc<Chunks>,
+}
 
 /// Calls that end between two looks at the clock.
 const ENDS_A_LOOK: u32 = 8;
@@ -117,26 +126,27 @@ struct Tally {
 }
 
 impl Tally {
-    fn count(&mut self, of: Option<&Arc<Service<MemfdBacking>>>, failed: bool, accesses: u32) {
-        let same = match (&self.service, of) {
+    /// What is counted from now on is of this service.
+    fn turn_to(&mut self, service: Option<&Arc<Service<MemfdBacking>>>) {
+        let same = match (&self.service, service) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (None, None) => true,
             _ => false,
         };
         if !same {
             self.tell();
-            self.service = of.cloned();
+            self.service = service.cloned();
         }
-        self.calls += 1;
-        self.failed += u64::from(failed);
-        self.accesses += u64::from(accesses);
     }
-    fn count_end(&mut self, of: Option<&Arc<Service<MemfdBacking>>>, outcome: &Outcome) {
-        let (failed, accesses) = match outcome {
-            Outcome::Ended(ended) => (ended.result.is_err(), ended.accesses),
-            Outcome::Late(_) | Outcome::Panicked => (true, 0),
-        };
-        self.count(of, failed, accesses);
+    fn count(&mut self, outcome: &Outcome) {
+        self.calls += 1;
+        match outcome {
+            Outcome::Ended(ended) => {
+                self.failed += u64::from(ended.result.is_err());
+                self.accesses += u64::from(ended.accesses);
+            }
+            Outcome::Late(_) | Outcome::Panicked => self.failed += 1,
+        }
     }
     fn tell(&mut self) {
         let told = std::mem::take(self);
@@ -148,13 +158,39 @@ impl Tally {
     }
 }
 
-/// Calls that were run when they were handed in, since the last run: whose, since when, and how they ended.
-#[derive(Debug, Default)]
+/// Calls that were run when they were handed in, since the last run.
+#[derive(Default)]
 struct AtOnce {
+    /// Whose, since when, and how they ended.
     ended: Vec<(CallerOf, Nanos, Outcome)>,
+    /// The last one, if its reply is to be made yet: that looks at what it loaded last, so it is done
+    /// when the next one has begun and that line has come.
+    last: Option<(CallerOf, Nanos, Replying)>,
     tally: Tally,
     /// The time for them is used up.
     is_over: bool,
+}
+
+impl std::fmt::Debug for AtOnce {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AtOnce({})", self.len())
+    }
+}
+
+impl AtOnce {
+    fn len(&self) -> usize {
+        self.ended.len() + usize::from(self.last.is_some())
+    }
+    fn end(&mut self, caller: CallerOf, arrived: Nanos, outcome: Outcome) {
+        self.tally.count(&outcome);
+        self.ended.push((caller, arrived, outcome));
+    }
+    /// Makes the reply that is to be made yet.
+    fn reply(&mut self) {
+        if let Some((caller, arrived, replying)) = self.last.take() {
+            self.end(caller, arrived, replying.reply());
+        }
+    }
 }
 
 /// The host of one event loop.
@@ -170,6 +206,8 @@ pub struct LocalHost {
     at_once: AtOnce,
     window: Window<Origin>,
     known: Vec<Known>,
+    /// As often had the upstream forgotten services when these were looked up.
+    forgotten: u64,
 }
 
 /// A service of this server in its own address space.
@@ -193,21 +231,42 @@ impl LocalHost {
         &mut self,
         id: ServiceId,
         service: Option<&Arc<Service<MemfdBacking>>>,
-    ) -> Result<Arc<Chunks>, Refusal> {
+    ) -> Result<Rc<Chunks>, Refusal> {
         if let Some(upstream) = &self.hosts.upstream {
-            return upstream.chunks(id);
+            let forgotten = upstream.forgotten();
+            if forgotten != self.forgotten {
+                self.known.clear();
+                self.forgotten = forgotten;
+            }
+        } else if service.is_none() {
+            return Err(Refusal::with(ErrorCode::NoService, id.0, 0));
         }
-        let service = service.ok_or(Refusal::with(ErrorCode::NoService, id.0, 0))?;
-        if let Some((_, _, chunks)) = self.known.iter().find(|(known, _, _)| *known == id) {
-            return Ok(Arc::clone(chunks));
+        match self.known.iter().find(|known| known.id == id) {
+            Some(known) => Ok(Rc::clone(&known.chunks)),
+            None => self.look_up(id, service),
         }
-        // Only the mappings are kept, not the service: it can end, and is forgotten here when
-        // another one comes.
+    }
+
+    #[cold]
+    fn look_up(
+        &mut self,
+        id: ServiceId,
+        service: Option<&Arc<Service<MemfdBacking>>>,
+    ) -> Result<Rc<Chunks>, Refusal> {
+        let ended = |of: &Weak<Service<MemfdBacking>>| of.strong_count() == 0;
         self.known
-            .retain(|(_, service, _)| service.strong_count() > 0);
-        let chunks = Arc::new(chunks_of(service));
-        let entry = (id, Arc::downgrade(service), Arc::clone(&chunks));
-        self.known.push(entry);
+            .retain(|known| !known.service.as_ref().is_some_and(ended));
+        let (service, chunks) = match (&self.hosts.upstream, service) {
+            (Some(upstream), _) => (None, Chunks::again(&upstream.chunks(id)?)),
+            (None, Some(service)) => (Some(Arc::downgrade(service)), chunks_of(service)),
+            (None, None) => return Err(Refusal::with(ErrorCode::NoService, id.0, 0)),
+        };
+        let chunks = Rc::new(chunks);
+        self.known.push(Known {
+            id,
+            service,
+            chunks: Rc::clone(&chunks),
+        });
         Ok(chunks)
     }
 }
@@ -223,17 +282,20 @@ impl LocalHost {
         if let Some(watch) = &self.hosts.watch {
             watch.store(arrived.0.max(1), Relaxed);
         }
-        let outcome = self.window.run_now(running, deadline, || Origin {
+        let now = self.window.run_now(running, deadline, || Origin {
             caller: *caller,
             arrived,
             service: service.cloned(),
         });
         let at_once = &mut self.at_once;
-        if let Some(outcome) = outcome {
-            at_once.tally.count_end(service, &outcome);
-            at_once.ended.push((*caller, arrived, outcome));
+        at_once.reply();
+        at_once.tally.turn_to(service);
+        match now {
+            Now::Ended(outcome) => at_once.end(*caller, arrived, outcome),
+            Now::Replies(replying) => at_once.last = Some((*caller, arrived, replying)),
+            Now::Queued => {}
         }
-        if at_once.ended.len().is_multiple_of(ENDS_A_LOOK as usize) {
+        if at_once.len().is_multiple_of(ENDS_A_LOOK as usize) {
             at_once.is_over = clock::now() >= arrived + RUN;
         }
     }
@@ -247,19 +309,24 @@ impl CallHost for LocalHost {
         args: &[u8],
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let entry = *(self.hosts.registry.get(caller.wic)).ok_or(Refusal::new(ErrorCode::NoWic))?;
+        let entry = self.hosts.registry.get(caller.wic);
+        let start = entry.ok_or(Refusal::new(ErrorCode::NoWic))?.start;
         let chunks = self.chunks(caller.service, service)?;
         let hosts = &self.hosts;
         self.calls += 1;
         let holder = holder_of(self.holder, self.calls);
         let style = self.styles.style();
-        let memory = LocalMemory::new(chunks, style, holder, hosts.limits);
-        let running = (entry.start)(memory, args).map_err(|error| error.to_refusal())?;
+        let at_once = style == Style::Sync && self.window.is_empty() && !self.at_once.is_over;
+        let mut memory = LocalMemory::new(chunks, style, holder, hosts.limits);
+        if at_once {
+            memory = memory.replying_later();
+        }
+        let running = start(memory, args).map_err(|error| error.to_refusal())?;
         let deadline = now + Nanos::micros(u64::from(caller.deadline_us));
         if self.styles.is_open() && self.begun.is_none() {
             self.begun = Some(clock::now());
         }
-        if style == Style::Sync && self.window.is_empty() && !self.at_once.is_over {
+        if at_once {
             self.run_at_once(running, caller, service, (now, deadline));
         } else {
             let origin = Origin {
@@ -278,6 +345,7 @@ impl CallHost for LocalHost {
             watch.store(now.0.max(1), Relaxed);
         }
         let begin = clock::now();
+        self.at_once.reply();
         let mut went_on = !self.at_once.ended.is_empty();
         let mut ends = self.at_once.ended.len() as u32;
         for (caller, arrived, outcome) in self.at_once.ended.drain(..) {
@@ -293,7 +361,8 @@ impl CallHost for LocalHost {
             if ends % ENDS_A_LOOK == 1 {
                 clock_now = clock::now();
             }
-            tally.count_end(origin.service.as_ref(), &outcome);
+            tally.turn_to(origin.service.as_ref());
+            tally.count(&outcome);
             let times = (origin.arrived, clock_now);
             tell_end(upstream, &origin.caller, outcome, times, end);
         });
@@ -309,7 +378,7 @@ impl CallHost for LocalHost {
     }
 
     fn under_way(&self) -> usize {
-        self.window.len() + self.at_once.ended.len()
+        self.window.len() + self.at_once.len()
     }
 }
 

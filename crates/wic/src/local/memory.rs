@@ -19,6 +19,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -69,6 +70,16 @@ impl Chunks {
             layout,
             starts,
             _keep: keep,
+        }
+    }
+
+    /// The same memory again, for a thread of its own: what a thread does not share it counts without
+    /// stopping its processor, which would wait for every load under way.
+    pub fn again(chunks: &Arc<Chunks>) -> Chunks {
+        Chunks {
+            layout: chunks.layout,
+            starts: chunks.starts.clone(),
+            _keep: Box::new(Arc::clone(chunks)),
         }
     }
 
@@ -214,6 +225,8 @@ pub(crate) enum Why {
     Slice,
     /// What it waits for is held by somebody else.
     Pause,
+    /// It is done but for its reply, which is made when it is resumed.
+    Reply,
 }
 
 thread_local! {
@@ -257,23 +270,38 @@ impl Future for Suspend {
 /// The memory of one call.
 #[derive(Debug)]
 pub struct LocalMemory {
-    chunks: Arc<Chunks>,
+    chunks: Rc<Chunks>,
     style: Style,
     holder: u64,
     limits: Limits,
+    replies_later: bool,
     steps: Cell<u32>,
     accesses: Cell<u32>,
 }
 
 impl LocalMemory {
-    pub fn new(chunks: Arc<Chunks>, style: Style, holder: u64, limits: Limits) -> LocalMemory {
+    pub fn new(chunks: Rc<Chunks>, style: Style, holder: u64, limits: Limits) -> LocalMemory {
         LocalMemory {
             chunks,
             style,
             holder,
             limits,
+            replies_later: false,
             steps: Cell::new(0),
             accesses: Cell::new(0),
+        }
+    }
+    /// The call is suspended before its reply is made. Making one looks at what was loaded last; whoever
+    /// has something else to do meanwhile does not wait for that line to come.
+    pub(crate) fn replying_later(self) -> LocalMemory {
+        LocalMemory {
+            replies_later: true,
+            ..self
+        }
+    }
+    pub(crate) fn before_reply(&self) -> impl Future<Output = ()> + use<> {
+        Suspend {
+            why: self.replies_later.then_some(Why::Reply),
         }
     }
     pub fn accesses(&self) -> u32 {

@@ -40,6 +40,29 @@ pub enum Outcome {
     Panicked,
 }
 
+/// How far a call came that was run at once.
+pub(crate) enum Now {
+    Ended(Outcome),
+    /// Only its reply is to be made.
+    Replies(Replying),
+    Queued,
+}
+
+/// A call that is done but for its reply.
+pub(crate) struct Replying {
+    running: Running,
+    heap_left: i64,
+}
+
+impl Replying {
+    pub fn reply(mut self) -> Outcome {
+        let mut context = Context::from_waker(Waker::noop());
+        let outcome = resume(&mut self.running, &mut self.heap_left, &mut context);
+        alloc::allow_all();
+        outcome.expect("a call that had only to reply is at its end")
+    }
+}
+
 /// An executor. `T` says whose call it is.
 pub struct Window<T> {
     size: usize,
@@ -81,19 +104,23 @@ impl<T> Window<T> {
     /// Runs a call at once, as far as it comes without waiting; what is left of it is queued, and only
     /// then is it asked whose it is. For an empty window, as nobody is to be overtaken, and for those who
     /// bound the time themselves.
-    pub fn run_now(
+    pub(crate) fn run_now(
         &mut self,
         mut running: Running,
         deadline: Nanos,
         caller: impl FnOnce() -> T,
-    ) -> Option<Outcome> {
+    ) -> Now {
         debug_assert!(self.is_empty(), "others wait");
         let mut heap_left = self.heap;
         let mut context = Context::from_waker(Waker::noop());
         let outcome = resume(&mut running, &mut heap_left, &mut context);
         alloc::allow_all();
-        if outcome.is_some() {
-            return outcome;
+        if let Some(outcome) = outcome {
+            return Now::Ended(outcome);
+        }
+        let why = why();
+        if why == Why::Reply {
+            return Now::Replies(Replying { running, heap_left });
         }
         let task = Task {
             running,
@@ -102,12 +129,12 @@ impl<T> Window<T> {
             begun: true,
             heap_left,
         };
-        match why() {
-            Why::Memory => self.running.push(task),
+        match why {
+            Why::Memory | Why::Reply => self.running.push(task),
             Why::Slice => self.queue.push_back(task),
             Why::Pause => self.paused.push_back(task),
         }
-        None
+        Now::Queued
     }
 
     /// Calls pushed and not ended.
@@ -169,7 +196,7 @@ impl<T> Window<T> {
                     }
                 }
                 None => match why() {
-                    Why::Memory => {
+                    Why::Memory | Why::Reply => {
                         went_on = true;
                         at += 1;
                     }
@@ -291,17 +318,22 @@ mod tests {
     fn a_call_that_is_run_at_once_ends_or_waits_as_any_other() {
         let log = Rc::new(RefCell::new(String::new()));
         let mut window = Window::new(1, 1 << 20);
-        let ended = window.run_now(steps('a', Why::Memory, 0, &log), FAR, || 'a');
-        assert!(matches!(ended, Some(Outcome::Ended(_))), "{ended:?}");
+        let now = window.run_now(steps('a', Why::Memory, 0, &log), FAR, || 'a');
+        assert!(matches!(now, Now::Ended(Outcome::Ended(_))));
+        let now = window.run_now(steps('r', Why::Reply, 1, &log), FAR, || 'r');
+        let Now::Replies(replying) = now else {
+            panic!("it has to reply");
+        };
+        assert!(matches!(replying.reply(), Outcome::Ended(_)));
         assert!(window.is_empty());
         for why in [Why::Memory, Why::Slice, Why::Pause] {
-            let ended = window.run_now(steps('b', why, 1, &log), FAR, || 'b');
-            assert!(ended.is_none(), "{ended:?}");
+            let now = window.run_now(steps('b', why, 1, &log), FAR, || 'b');
+            assert!(matches!(now, Now::Queued));
             assert_eq!(window.len(), 1);
             assert_eq!(run_all(&mut window), "b");
         }
-        let ended = window.run_now(Box::pin(async { panic!("on purpose") }), FAR, || 'p');
-        assert!(matches!(ended, Some(Outcome::Panicked)), "{ended:?}");
+        let now = window.run_now(Box::pin(async { panic!("on purpose") }), FAR, || 'p');
+        assert!(matches!(now, Now::Ended(Outcome::Panicked)));
     }
 
     #[test]
