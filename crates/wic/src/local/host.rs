@@ -114,7 +114,7 @@ struct Known {
 }
 
 /// Calls that end between two looks at the clock.
-const ENDS_A_LOOK: u32 = 8;
+const ENDS_A_LOOK: u32 = 16;
 
 /// What is counted for a service, added up before it is told: most calls in a row are of one.
 #[derive(Debug, Default)]
@@ -161,14 +161,24 @@ impl Tally {
 /// Calls that were run when they were handed in, since the last run.
 #[derive(Default)]
 struct AtOnce {
-    /// Whose, since when, and how they ended.
-    ended: Vec<(CallerOf, Nanos, Outcome)>,
+    ended: Vec<EndedAtOnce>,
+    /// Replies of all of them, one behind the other.
+    replies: Vec<u8>,
     /// The last one, if its reply is to be made yet: that looks at what it loaded last, so it is done
     /// when the next one has begun and that line has come.
     last: Option<(CallerOf, Nanos, Replying)>,
     tally: Tally,
-    /// The time for them is used up.
+    /// When the clock was last looked at, and whether the time for them was used up then.
+    looked: Nanos,
     is_over: bool,
+}
+
+struct EndedAtOnce {
+    caller: CallerOf,
+    arrived: Nanos,
+    accesses: u32,
+    /// How long its reply is, or why there is none.
+    result: Result<u32, Box<Refusal>>,
 }
 
 impl std::fmt::Debug for AtOnce {
@@ -181,15 +191,83 @@ impl AtOnce {
     fn len(&self) -> usize {
         self.ended.len() + usize::from(self.last.is_some())
     }
-    fn end(&mut self, caller: CallerOf, arrived: Nanos, outcome: Outcome) {
-        self.tally.count(&outcome);
-        self.ended.push((caller, arrived, outcome));
+    fn end(&mut self, caller: CallerOf, arrived: Nanos, outcome: &Outcome) {
+        self.tally.count(outcome);
+        let (result, accesses) = match outcome {
+            Outcome::Ended(Ended {
+                result: Ok(reply),
+                accesses,
+            }) => {
+                self.replies.extend_from_slice(reply.bytes());
+                (Ok(reply.bytes().len() as u32), *accesses)
+            }
+            other => (Err(Box::new(refusal_of(other))), 0),
+        };
+        self.ended.push(EndedAtOnce {
+            caller,
+            arrived,
+            accesses,
+            result,
+        });
     }
     /// Makes the reply that is to be made yet.
     fn reply(&mut self) {
         if let Some((caller, arrived, replying)) = self.last.take() {
-            self.end(caller, arrived, replying.reply());
+            self.end(caller, arrived, &replying.reply());
         }
+    }
+    fn look(&mut self, arrived: Nanos) {
+        self.looked = clock::now();
+        self.is_over = self.looked >= arrived + RUN;
+    }
+    /// Shows all of them; how many there were.
+    fn tell(&mut self, upstream: Option<&Upstream>, end: &mut OnEnd<'_>) -> u32 {
+        self.reply();
+        let count = self.ended.len() as u32;
+        let mut from = 0;
+        for ended in self.ended.drain(..) {
+            let result = match ended.result {
+                _ if !is_leased(upstream) => Err(lost(true)),
+                Ok(len) => {
+                    let to = from + len as usize;
+                    let reply = &self.replies[std::mem::replace(&mut from, to)..to];
+                    let took = self.looked.saturating_sub(ended.arrived);
+                    Ok(called(ended.accesses, took, reply))
+                }
+                Err(refusal) => Err(*refusal),
+            };
+            end(&ended.caller, &result);
+        }
+        self.replies.clear();
+        self.tally.tell();
+        self.is_over = false;
+        count
+    }
+}
+
+/// What a call found or changed counts only while the server keeps its memory for us.
+fn is_leased(upstream: Option<&Upstream>) -> bool {
+    upstream.is_none_or(Upstream::is_leased)
+}
+fn lost(begun: bool) -> Refusal {
+    Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)
+}
+fn called(accesses: u32, took: Nanos, reply: &[u8]) -> Called<'_> {
+    Called {
+        accesses,
+        took_ns: u32::try_from(took.0).unwrap_or(u32::MAX),
+        reply,
+    }
+}
+/// Why a call has no reply.
+fn refusal_of(outcome: &Outcome) -> Refusal {
+    match outcome {
+        Outcome::Late(begun) => Refusal::with(ErrorCode::CallDeadline, u64::from(*begun), 0),
+        Outcome::Panicked => WicError::Panicked.to_refusal(),
+        Outcome::Ended(ended) => match &ended.result {
+            Err(error) => error.to_refusal(),
+            Ok(_) => Refusal::new(ErrorCode::Internal),
+        },
     }
 }
 
@@ -291,12 +369,12 @@ impl LocalHost {
         at_once.reply();
         at_once.tally.turn_to(service);
         match now {
-            Now::Ended(outcome) => at_once.end(*caller, arrived, outcome),
+            Now::Ended(outcome) => at_once.end(*caller, arrived, &outcome),
             Now::Replies(replying) => at_once.last = Some((*caller, arrived, replying)),
             Now::Queued => {}
         }
         if at_once.len().is_multiple_of(ENDS_A_LOOK as usize) {
-            at_once.is_over = clock::now() >= arrived + RUN;
+            at_once.look(arrived);
         }
     }
 }
@@ -344,31 +422,45 @@ impl CallHost for LocalHost {
         if let Some(watch) = &self.hosts.watch {
             watch.store(now.0.max(1), Relaxed);
         }
-        let begin = clock::now();
-        self.at_once.reply();
-        let mut went_on = !self.at_once.ended.is_empty();
-        let mut ends = self.at_once.ended.len() as u32;
-        for (caller, arrived, outcome) in self.at_once.ended.drain(..) {
-            tell_end(upstream, &caller, outcome, (arrived, begin), end);
+        if self.at_once.looked < now {
+            self.at_once.look(now);
         }
-        self.at_once.tally.tell();
-        self.at_once.is_over = false;
+        let mut ends = self.at_once.tell(upstream, end);
+        let mut went_on = ends > 0;
+        let begin = match self.begun.take() {
+            Some(begun) => begun,
+            None if self.styles.is_open() => clock::now(),
+            None => now,
+        };
         let mut tally = Tally::default();
-        let mut clock_now = begin;
+        let mut clock_now = now;
+        let mut looks = 0;
         went_on |= self.window.run(now, |origin, outcome| {
             // Reading it costs as much as an access or two.
-            ends += 1;
-            if ends % ENDS_A_LOOK == 1 {
+            if looks % ENDS_A_LOOK == 0 {
                 clock_now = clock::now();
             }
+            looks += 1;
+            ends += 1;
             tally.turn_to(origin.service.as_ref());
             tally.count(&outcome);
-            let times = (origin.arrived, clock_now);
-            tell_end(upstream, &origin.caller, outcome, times, end);
+            let result = match &outcome {
+                outcome if !is_leased(upstream) => {
+                    Err(lost(!matches!(outcome, Outcome::Late(false))))
+                }
+                Outcome::Ended(Ended {
+                    result: Ok(reply),
+                    accesses,
+                }) => {
+                    let took = clock_now.saturating_sub(origin.arrived);
+                    Ok(called(*accesses, took, reply.bytes()))
+                }
+                other => Err(refusal_of(other)),
+            };
+            end(&origin.caller, &result);
         });
         tally.tell();
         if self.styles.is_open() {
-            let begin = self.begun.take().unwrap_or(begin);
             self.styles.ran(ends, begin, clock::now());
         }
         if let Some(watch) = &self.hosts.watch {
@@ -380,36 +472,4 @@ impl CallHost for LocalHost {
     fn under_way(&self) -> usize {
         self.window.len() + self.at_once.len()
     }
-}
-
-/// Shows what a call ended with. `times`: when it arrived, and now.
-fn tell_end(
-    upstream: Option<&Upstream>,
-    caller: &CallerOf,
-    outcome: Outcome,
-    (arrived, now): (Nanos, Nanos),
-    end: &mut OnEnd<'_>,
-) {
-    let refusal = match outcome {
-        // Whatever it found or changed was perhaps no longer what the server keeps.
-        _ if !upstream.is_none_or(Upstream::is_leased) => {
-            let begun = !matches!(outcome, Outcome::Late(false));
-            Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)
-        }
-        Outcome::Late(begun) => Refusal::with(ErrorCode::CallDeadline, u64::from(begun), 0),
-        Outcome::Panicked => WicError::Panicked.to_refusal(),
-        Outcome::Ended(Ended { result, accesses }) => match result {
-            Ok(reply) => {
-                let took = now.saturating_sub(arrived).0;
-                let called = Called {
-                    accesses,
-                    took_ns: u32::try_from(took).unwrap_or(u32::MAX),
-                    reply: reply.bytes(),
-                };
-                return end(caller, &Ok(called));
-            }
-            Err(error) => error.to_refusal(),
-        },
-    };
-    end(caller, &Err(refusal));
 }

@@ -276,6 +276,8 @@ pub struct LocalMemory {
     limits: Limits,
     replies_later: bool,
     steps: Cell<u32>,
+    /// The step at which it lets others run.
+    slice_ends: Cell<u32>,
     accesses: Cell<u32>,
 }
 
@@ -288,6 +290,7 @@ impl LocalMemory {
             limits,
             replies_later: false,
             steps: Cell::new(0),
+            slice_ends: Cell::new(limits.slice),
             accesses: Cell::new(0),
         }
     }
@@ -331,7 +334,10 @@ impl LocalMemory {
                 self.chunks.prefetch(at, len);
                 Some(Why::Memory)
             }
-            Style::Sync if self.steps.get().is_multiple_of(self.limits.slice) => Some(Why::Slice),
+            Style::Sync if self.steps.get() >= self.slice_ends.get() => {
+                self.slice_ends.set(self.steps.get() + self.limits.slice);
+                Some(Why::Slice)
+            }
             Style::Sync => None,
         };
         Ok(Suspend { why })

@@ -232,7 +232,7 @@ impl<T> Window<T> {
 }
 
 /// Resumes a call, on its own budget of the heap. None: it is suspended.
-#[inline]
+#[inline(always)]
 fn resume(
     running: &mut Running,
     heap_left: &mut i64,
