@@ -3,19 +3,20 @@
 //! One thread owns an engine and turns it. A turn begins calls in the order in which they came,
 //! resumes those whose accesses were answered, posts what they asked for, takes answers, and runs those
 //! that have the memory mapped as a server would; nothing in it waits. What ended in it is handed out
-//! after it, and so that is when it ended. A call moves between places only before it begins or, if it may be done twice or surely
-//! did not run, after it failed.
+//! after it, and so that is when it ended. A call moves between places only before it begins or, if it
+//! may be done twice or surely did not run, after it failed.
 //!
 //! Accesses and calls have queues of their own. A queue takes a bounded number of requests that must not
 //! be done twice; calls that wait at the server for a lock would otherwise fill it, and the call here
 //! that holds the lock could not give it back.
 
 use super::lanes::Lanes;
+use super::near::Near;
 use super::port::{FarMemory, Port};
 use super::service::{Place, Tuning};
 use super::task::{Finished, Progress, Task, side_of};
 use crate::error::{CallError, Ran, Side, WicError};
-use crate::local::{Chunks, Limits, LocalMemory, Outcome, Styles, Why, Window, why};
+use crate::local::{Chunks, Limits, Outcome, Why, why};
 use crate::registry::{Ended, Reply, WicEntry};
 use muninn_net::{
     Answer, Buffer, Control, Done, NetError, Op, OpError, SessionOptions, Transport, Verb, connect,
@@ -48,8 +49,6 @@ const NIC_RETRY: Nanos = Nanos::secs(1);
 const NOTE_EVERY: Nanos = Nanos::secs(1);
 /// Queues to a server, those for accesses and those for calls together: a session has no more.
 const QUEUES_MAX: usize = 14;
-/// Calls that run at once on memory that is mapped, as at a server.
-const NEAR_WINDOW: usize = 8;
 /// The longest wait for one kind of answer while another may come.
 const WAIT_EACH: Duration = Duration::from_micros(50);
 
@@ -69,16 +68,6 @@ struct Nic {
     retry_at: Nanos,
 }
 
-/// Memory that this process has mapped, and the calls that run on it.
-struct Near {
-    chunks: Rc<Chunks>,
-    styles: Styles,
-    /// By their tasks.
-    window: Window<usize>,
-    /// Kept between two runs for its room.
-    ended: Vec<(usize, Outcome)>,
-}
-
 /// A call that ended in this turn.
 struct Ending {
     finished: Finished,
@@ -95,6 +84,7 @@ pub struct Engine {
     server: Lanes,
     access: Lanes,
     nic: Option<Nic>,
+    /// The memory, where this process has it mapped, and the calls that run on it.
     near: Option<Near>,
     port: Rc<Port>,
     known: Vec<Known>,
@@ -110,6 +100,7 @@ pub struct Engine {
     pub finished: VecDeque<Finished>,
     /// Kept between two turns for its room.
     done: Vec<Done>,
+    ended_near: Vec<(usize, Outcome)>,
     calls: u64,
     /// When this turn began.
     now: Nanos,
@@ -153,14 +144,7 @@ impl Engine {
             }),
             None => None,
         };
-        let now = clock::now();
-        let size = NEAR_WINDOW.min(tuning.multiplex.max(1));
-        let near = near.map(|chunks| Near {
-            chunks,
-            styles: Styles::adaptive(now),
-            window: Window::new(size, Limits::default().allocated),
-            ended: Vec::new(),
-        });
+        let near = near.map(|chunks| Near::new(chunks, tuning.multiplex));
         Ok(Engine {
             transport,
             info,
@@ -181,8 +165,9 @@ impl Engine {
             ending: Vec::new(),
             finished: VecDeque::new(),
             done: Vec::new(),
+            ended_near: Vec::new(),
             calls: 0,
-            now,
+            now: Nanos::ZERO,
             next_look: Nanos::ZERO,
             next_note: Nanos::ZERO,
             noted: String::new(),
@@ -432,7 +417,7 @@ impl Engine {
 
     fn begin_here(&mut self, at: usize, entry: &WicEntry) -> Result<bool, CallError> {
         let here = match &self.near {
-            Some(near) => near.window.len(),
+            Some(near) => near.under_way(),
             None => self.here,
         };
         if here >= self.tuning.multiplex {
@@ -443,16 +428,13 @@ impl Engine {
         };
         self.calls += 1;
         let holder = holder_of(self.transport.session().0, self.calls);
-        let limits = Limits::default();
         if let Some(near) = &mut self.near {
-            let chunks = Rc::clone(&near.chunks);
-            let memory = LocalMemory::new(chunks, near.styles.style(), holder, limits);
-            let running = (entry.start)(memory, &task.args).map_err(CallError::Failed)?;
-            near.window.push(running, at, task.deadline);
+            near.begin(entry, &task.args, holder, (at, task.deadline))
+                .map_err(CallError::Failed)?;
             task.progress = Progress::Near;
             return Ok(true);
         }
-        let memory = FarMemory::new(Rc::clone(&self.port), holder, limits);
+        let memory = FarMemory::new(Rc::clone(&self.port), holder, Limits::default());
         let running = (entry.start_far)(memory, &task.args);
         task.progress = Progress::Here(running.map_err(CallError::Failed)?);
         self.here += 1;
@@ -537,16 +519,8 @@ impl Engine {
         let Some(near) = &mut self.near else {
             return false;
         };
-        if near.window.is_empty() {
-            return false;
-        }
-        let mut ended = std::mem::take(&mut near.ended);
-        let begin = clock::now();
-        let went_on = near
-            .window
-            .run(begin, |at, outcome| ended.push((at, outcome)));
-        let count = ended.len() as u32;
-        near.styles.ran(count, begin, clock::now());
+        let mut ended = std::mem::take(&mut self.ended_near);
+        let went_on = near.run(&mut ended);
         for (at, outcome) in ended.drain(..) {
             match outcome {
                 Outcome::Ended(ended) => self.ended_here(at, ended),
@@ -563,9 +537,7 @@ impl Engine {
                 }
             }
         }
-        if let Some(near) = &mut self.near {
-            near.ended = ended;
-        }
+        self.ended_near = ended;
         went_on
     }
 

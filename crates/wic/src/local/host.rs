@@ -224,13 +224,13 @@ impl AtOnce {
     fn tell(&mut self, upstream: Option<&Upstream>, end: &mut OnEnd<'_>) -> u32 {
         self.reply();
         let count = self.ended.len() as u32;
-        let mut from = 0;
+        let mut rest = &self.replies[..];
         for ended in self.ended.drain(..) {
+            let (reply, others) = rest.split_at(*ended.result.as_ref().unwrap_or(&0) as usize);
+            rest = others;
             let result = match ended.result {
                 _ if !is_leased(upstream) => Err(lost(true)),
-                Ok(len) => {
-                    let to = from + len as usize;
-                    let reply = &self.replies[std::mem::replace(&mut from, to)..to];
+                Ok(_) => {
                     let took = self.looked.saturating_sub(ended.arrived);
                     Ok(called(ended.accesses, took, reply))
                 }
