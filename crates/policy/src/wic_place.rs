@@ -4,9 +4,12 @@
 //! calls go to one place, the *incumbent*, and now and then all of them go to another one for a short
 //! *trial*. A trial first waits until the whole load has come over: until nothing is under way
 //! elsewhere, and as many calls as are under way then have ended; so does the way back. (Calls that
-//! meet half of the load are fast anywhere; to believe them moves everything to and fro.) Then it
-//! takes the medians of a few
-//! *windows* of calls, and so does the incumbent all the time. The least of its last few medians is
+//! meet half of the load are fast anywhere; to believe them moves everything to and fro.) It waits a
+//! moment longer, [`Config::settle`]: a thread that served the other place may spin for a while before it
+//! leaves its processor, and a connection finds its pace. Then it takes the means of a few *windows* of
+//! calls, and so does the incumbent all the time: means, because with so many calls under way the mean
+//! time of one is what the rate of all depends on (Little), whatever the shape; without the slowest
+//! few, which the machine is to blame for. The least of its last few means is
 //! what a place can do: whatever else the machine does only ever adds. A place that is better by
 //! [`Config::margin`] in [`Config::wins`] trials, with fresh figures of the incumbent in between,
 //! becomes the new one.
@@ -16,6 +19,9 @@
 //! place that is far worse is tried rarely, and the choice stays near the best; and never so soon that
 //! trials were more than [`Config::share`] of all calls. The pause doubles with every trial lost. When the incumbent's
 //! own cost changes, the others are tried again sooner.
+//!
+//! The time of a call is to be taken until its caller can have the result. Whoever leaves the end of the
+//! way out makes a place look good that does many calls in a row before it hands out the first.
 //!
 //! WICKit leaves the choice to whoever starts a program; this is its future work. Known limits: the
 //! cost is the time of a call, so what the processors at each place cost does not count; and a
@@ -63,6 +69,8 @@ pub struct Config {
     pub margin: f64,
     /// Trials to be won in a row.
     pub wins: u32,
+    /// How long the load must have been at a place before it counts.
+    pub settle: Nanos,
     /// The part of the time of calls that trials of one place may cost.
     pub regret: f64,
     /// The part of all calls that may be trials of one place: to move the load to and fro costs, too,
@@ -82,6 +90,7 @@ impl Default for Config {
             windows: 4,
             margin: 0.05,
             wins: 2,
+            settle: Nanos::millis(2),
             regret: 0.01,
             share: 0.02,
             hopeless: 2.0,
@@ -96,7 +105,7 @@ const LOST: f64 = 1e10;
 const COST_MAX: f64 = 256.0;
 /// However bad a place was, it is tried again after this many calls at most for each of a trial's.
 const WORSE_MAX: f64 = 1000.0;
-/// What a trial cost counts up to this factor of what its medians say.
+/// What a trial cost counts up to this factor of what its means say.
 const BLAME_MAX: f64 = 8.0;
 /// A place that loses again and again is tried less and less often, down to one in 2^this.
 const BACKOFF_MAX: u32 = 5;
@@ -106,7 +115,7 @@ const BACKOFF_MAX: u32 = 5;
 struct Known<P> {
     place: P,
     available: bool,
-    /// Median time of a call, in ns, when it was last looked at under the whole load.
+    /// Mean time of a call, in ns, when it was last looked at under the whole load.
     cost: Option<f64>,
     wins: u32,
     /// Trials lost in a row.
@@ -121,19 +130,21 @@ struct Known<P> {
 enum Settling {
     /// Calls are under way elsewhere.
     Coming,
-    /// All are here; so many of them met less than the whole load.
-    Here(u64),
+    /// All are here; so many of them met less than the whole load, and none counts before this time.
+    Here(u64, Nanos),
 }
 
 impl Settling {
+    const DONE: Settling = Settling::Here(0, Nanos::ZERO);
+
     /// A call has ended here; whether it met the whole load. One in sixteen may stay away: a call that
     /// waits for a lock elsewhere must not hold up everything.
-    fn counts(&mut self, here: u64, all: u64) -> bool {
+    fn counts(&mut self, (here, all): (u64, u64), now: Nanos, settle: Nanos) -> bool {
         match self {
             Settling::Coming if all.saturating_sub(here) > all / 16 => return false,
-            Settling::Coming => *self = Settling::Here(here),
-            Settling::Here(0) => return true,
-            Settling::Here(left) => *left -= 1,
+            Settling::Coming => *self = Settling::Here(here, now + settle),
+            Settling::Here(0, since) => return now >= *since,
+            Settling::Here(left, _) => *left -= 1,
         }
         false
     }
@@ -152,20 +163,20 @@ struct Trial {
     /// Times of all its calls together.
     sum: f64,
     times: Vec<f64>,
-    medians: Vec<f64>,
+    means: Vec<f64>,
 }
 
-/// The median, and an empty list.
-fn take_median(times: &mut Vec<f64>) -> f64 {
-    let middle = times.len() / 2;
-    let (_, median, _) = times.select_nth_unstable_by(middle, f64::total_cmp);
-    let median = *median;
+/// The mean without the slowest sixteenth, and an empty list.
+fn take_mean(times: &mut Vec<f64>) -> f64 {
+    let counted = times.len() - times.len() / 16;
+    times.select_nth_unstable_by(counted - 1, f64::total_cmp);
+    let sum: f64 = times[..counted].iter().sum();
     times.clear();
-    median
+    sum / counted as f64
 }
 
-fn least<'a>(medians: impl IntoIterator<Item = &'a f64>) -> Option<f64> {
-    medians.into_iter().copied().min_by(f64::total_cmp)
+fn least<'a>(means: impl IntoIterator<Item = &'a f64>) -> Option<f64> {
+    means.into_iter().copied().min_by(f64::total_cmp)
 }
 
 /// Why the incumbent is where it is.
@@ -193,7 +204,7 @@ pub struct Chooser<P = Place> {
     settling: Settling,
     /// Of the incumbent's calls.
     times: Vec<f64>,
-    medians: VecDeque<f64>,
+    means: VecDeque<f64>,
     /// Windows of the incumbent since the last trial.
     fresh: u32,
     /// The incumbent's cost when it last changed.
@@ -227,7 +238,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             under_way: 0,
             settling: Settling::Coming,
             times: Vec::with_capacity(config.window_max as usize),
-            medians: VecDeque::with_capacity(config.windows as usize + 1),
+            means: VecDeque::with_capacity(config.windows as usize + 1),
             fresh: 0,
             reference: None,
             accesses: 0.0,
@@ -278,7 +289,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             let rest = (0..self.known.len()).filter(|at| self.known[*at].available);
             if let Some(next) = rest.min_by(|a, b| cost(a).total_cmp(&cost(b))) {
                 self.settle_at(next, Reason::OnlyOneLeft, now);
-                self.medians.clear();
+                self.means.clear();
                 self.recover();
             }
         }
@@ -335,7 +346,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
                 ended: 0,
                 sum: 0.0,
                 times: std::mem::take(&mut self.times),
-                medians: Vec::with_capacity(self.config.windows as usize),
+                means: Vec::with_capacity(self.config.windows as usize),
             });
             if let Some(trial) = &mut self.trial {
                 trial.times.clear();
@@ -382,19 +393,20 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         let known = &mut self.known[at];
         known.under_way = known.under_way.saturating_sub(1);
         self.under_way = self.under_way.saturating_sub(1);
-        let (here, all) = (known.under_way, self.under_way);
+        let load = (known.under_way, self.under_way);
+        let settle = self.config.settle;
         match &mut self.trial {
             Some(trial) => {
                 if trial.at == at {
                     trial.ended += 1;
                     trial.sum += took;
-                    if trial.settling.counts(here, all) {
+                    if trial.settling.counts(load, now, settle) {
                         trial.times.push(took);
                     }
                 }
                 self.look_at_trial(now);
             }
-            None if at == self.incumbent && self.settling.counts(here, all) => {
+            None if at == self.incumbent && self.settling.counts(load, now, settle) => {
                 self.times.push(took);
                 if self.times.len() >= self.window() {
                     self.take_cost();
@@ -405,13 +417,13 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
     }
 
     fn take_cost(&mut self) {
-        let median = take_median(&mut self.times);
-        if self.medians.len() >= self.config.windows as usize {
-            self.medians.pop_front();
+        let mean = take_mean(&mut self.times);
+        if self.means.len() >= self.config.windows as usize {
+            self.means.pop_front();
         }
-        self.medians.push_back(median);
+        self.means.push_back(mean);
         self.fresh = self.fresh.saturating_add(1);
-        let Some(cost) = least(&self.medians) else {
+        let Some(cost) = least(&self.means) else {
             return;
         };
         self.known[self.incumbent].cost = Some(cost);
@@ -436,13 +448,13 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         };
         let own = self.known[self.incumbent].cost.unwrap_or(f64::MAX);
         if trial.times.len() >= trial.window {
-            let median = take_median(&mut trial.times);
-            trial.medians.push(median);
+            let mean = take_mean(&mut trial.times);
+            trial.means.push(mean);
         }
-        let found = least(&trial.medians);
+        let found = least(&trial.means);
         let hopeless =
-            trial.medians.len() >= 2 && found.is_some_and(|cost| cost > own * self.config.hopeless);
-        let all = trial.medians.len() >= self.config.windows as usize;
+            trial.means.len() >= 2 && found.is_some_and(|cost| cost > own * self.config.hopeless);
+        let all = trial.means.len() >= self.config.windows as usize;
         let too_dear = trial.sum > own * trial.window as f64 * COST_MAX;
         // More is sent there than comes back: it does not keep up with what arrives.
         let stuck = trial.sent - trial.ended > 2 * (trial.before + trial.window as u64);
@@ -469,7 +481,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             calls * (worse / self.config.regret).max(1.0 / self.config.share)
         };
         let (if_lost, if_won) = (pause(cost / own - 1.0), pause(own / cost - 1.0));
-        // What it really cost, other than by the medians; but somebody else may be to blame for that.
+        // What it really cost, other than by the means; but somebody else may be to blame for that.
         let spent = (trial.sum / own - calls) / self.config.regret;
         let known = &mut self.known[trial.at];
         known.cost = Some(cost);
@@ -495,10 +507,10 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         };
         self.settle_at(trial.at, reason, now);
         // It has the whole load already, and has just been measured; so has the old one.
-        self.medians.clear();
-        self.medians.extend(trial.medians);
+        self.means.clear();
+        self.means.extend(trial.means);
         self.fresh = 0;
-        self.settling = Settling::Here(0);
+        self.settling = Settling::DONE;
         self.known[over].next_trial = self.calls + if_won as u64;
     }
 

@@ -8,18 +8,29 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+/// Of one thread: what it holds, and may hold.
+struct Meter {
+    held: Cell<i64>,
+    limit: Cell<i64>,
+}
+
 thread_local! {
-    static HELD: Cell<i64> = const { Cell::new(0) };
-    static LIMIT: Cell<i64> = const { Cell::new(i64::MAX) };
+    static METER: Meter = const {
+        Meter {
+            held: Cell::new(0),
+            limit: Cell::new(i64::MAX),
+        }
+    };
 }
 
 /// The system's allocator, counted. Name it as the program's `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metered;
 
+#[inline]
 fn count(change: i64) {
     // A thread that is ending has no counter any more, and runs no calls either.
-    let _ = HELD.try_with(|held| held.set(held.get().wrapping_add(change)));
+    let _ = METER.try_with(|meter| meter.held.set(meter.held.get().wrapping_add(change)));
 }
 
 // SAFETY: every request goes to the system's allocator unchanged; counting touches only a cell of the
@@ -48,17 +59,21 @@ unsafe impl GlobalAlloc for Metered {
 }
 
 /// What this thread holds more than it has given back.
+#[inline]
 pub(crate) fn held() -> i64 {
-    HELD.get()
+    METER.with(|meter| meter.held.get())
 }
 /// From now on this thread may take `more` bytes.
+#[inline]
 pub(crate) fn allow(more: i64) {
-    LIMIT.set(held().saturating_add(more));
+    METER.with(|meter| meter.limit.set(meter.held.get().saturating_add(more)));
 }
 /// This thread may take what it likes.
+#[inline]
 pub(crate) fn allow_all() {
-    LIMIT.set(i64::MAX);
+    METER.with(|meter| meter.limit.set(i64::MAX));
 }
+#[inline]
 pub(crate) fn is_over() -> bool {
-    HELD.get() > LIMIT.get()
+    METER.with(|meter| meter.held.get() > meter.limit.get())
 }

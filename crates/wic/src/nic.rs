@@ -12,6 +12,10 @@ use muninn_sys::socket::Address;
 use muninn_types::ServiceId;
 use muninn_wire::{ErrorCode, GrantInfo, Opening, Refusal, ServiceInfo};
 use std::collections::HashMap;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +48,8 @@ pub(crate) fn mapped_chunks(
 pub struct Upstream {
     session: ShmSession,
     services: Mutex<HashMap<ServiceId, Arc<Chunks>>>,
+    /// How often services were forgotten.
+    forgotten: AtomicU64,
 }
 
 impl Upstream {
@@ -52,6 +58,7 @@ impl Upstream {
         Ok(Upstream {
             session: ShmSession::open(address, options)?,
             services: Mutex::default(),
+            forgotten: AtomicU64::new(0),
         })
     }
 
@@ -98,6 +105,11 @@ impl Upstream {
         }
     }
 
+    /// Changes when services were forgotten: whoever kept what [`Upstream::chunks`] gave asks again.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten.load(Acquire)
+    }
+
     /// Forgets services that the server has ended; to be called now and then.
     pub fn tidy(&self) {
         let known: Vec<ServiceId> = self.lock().keys().copied().collect();
@@ -106,6 +118,7 @@ impl Upstream {
                 && error.is_refusal(ErrorCode::NoService)
             {
                 self.lock().remove(&id);
+                self.forgotten.fetch_add(1, Release);
                 let close = Control::Close { service: id };
                 let _ = self.session.call(close, PATIENCE);
             }

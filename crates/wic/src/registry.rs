@@ -117,6 +117,7 @@ fn start<W: Wic>(mem: LocalMemory, args: &[u8]) -> Result<Running, WicError> {
     let args = postcard::from_bytes(args).map_err(|_| WicError::Args)?;
     Ok(Box::pin(async move {
         let result = W::run(&mem, args).await;
+        mem.before_reply().await;
         Ended {
             result: result.and_then(|reply| Reply::encode(&reply)),
             accesses: mem.accesses(),

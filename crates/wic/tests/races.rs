@@ -15,6 +15,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 const LOCK: WicLock = WicLock::new(0);
+/// Schedules that each test tries.
+const SCHEDULES: usize = 10_000;
 /// The lock's word, and two that it protects.
 const WORDS: usize = 3;
 
@@ -158,10 +160,10 @@ fn run_threads(threads: u64, calls: u64, dying: bool) {
 
 #[test]
 fn at_most_one_holds_the_lock_in_any_order() {
-    shuttle::check_random(|| run_threads(3, 3, false), 500);
+    shuttle::check_random(|| run_threads(3, 3, false), SCHEDULES);
 }
 
 #[test]
 fn a_lock_left_behind_is_found_by_the_next_in_any_order() {
-    shuttle::check_random(|| run_threads(3, 4, true), 500);
+    shuttle::check_random(|| run_threads(3, 4, true), SCHEDULES);
 }

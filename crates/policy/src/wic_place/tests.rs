@@ -38,7 +38,7 @@ fn it_finds_the_best_place_and_stays_near_its_cost() {
     ] {
         let mut now = Nanos::ZERO;
         let mut chooser = chooser();
-        run(&mut chooser, 2000, &mut now, costs(client, server, nic));
+        run(&mut chooser, 20_000, &mut now, costs(client, server, nic));
         assert_eq!(chooser.incumbent(), best);
         let ratio = run(&mut chooser, 50_000, &mut now, costs(client, server, nic));
         assert!(ratio < 1.1, "{ratio} times the best place");
@@ -102,6 +102,7 @@ fn a_place_that_fails_is_left() {
     assert_eq!(chooser.incumbent(), Place::Server);
     for _ in 0..20_000 {
         let place = chooser.choose();
+        now += Nanos(14_000);
         match place {
             Place::Server => chooser.failed(place, now),
             _ => chooser.ended(place, Nanos(costs(40_000, 0, 14_000)(place)), 4, now),
@@ -118,6 +119,11 @@ struct Machine {
     free_at: [u64; 3],
     /// Every so often the processor of the server and the nic is away for so long.
     away: Option<(u64, u64)>,
+    /// The server and the nic share a processor, and each spins on it for so long after its last call.
+    spins: Option<u64>,
+    used_at: [u64; 3],
+    /// The client hands results out when all that it has begun are done.
+    in_a_row: bool,
     rng: SplitMix64,
 }
 
@@ -128,6 +134,9 @@ impl Machine {
             way,
             free_at: [0; 3],
             away: None,
+            spins: None,
+            used_at: [0; 3],
+            in_a_row: false,
             rng: SplitMix64::new(seed),
         }
     }
@@ -135,7 +144,16 @@ impl Machine {
     /// When a call is back that is sent now.
     fn send(&mut self, place: Place, now: u64) -> u64 {
         let at = place as usize;
-        let work = self.work[at] * (80 + self.rng.below(40)) / 100;
+        let mut work = self.work[at] * (80 + self.rng.below(40)) / 100;
+        let neighbour = match place {
+            Place::Client => None,
+            Place::Server => Some(Place::Nic),
+            Place::Nic => Some(Place::Server),
+        };
+        if let (Some(spins), Some(other)) = (self.spins, neighbour) {
+            let spun_until = self.used_at[other as usize] + spins;
+            work *= if now < spun_until { 4 } else { 1 };
+        }
         let mut begin = (now + self.way[at] / 2).max(self.free_at[at]);
         if let Some((every, long)) = self.away
             && begin % every < long
@@ -143,6 +161,12 @@ impl Machine {
             begin += long - begin % every;
         }
         self.free_at[at] = begin + work;
+        self.used_at[at] = self.free_at[at];
+        if self.in_a_row && place == Place::Client {
+            // All that were begun together are handed out together.
+            let row = 64 * self.work[at];
+            return self.free_at[at].next_multiple_of(row);
+        }
         self.free_at[at] + self.way[at] / 2
     }
 
@@ -219,6 +243,38 @@ fn a_machine_that_does_other_things_as_well_does_not_deceive_it() {
             let (ratio, why) = against_best(machine, in_flight, time);
             assert!(ratio > 0.9, "shape {shape}, {in_flight}: {ratio:.2}: {why}");
         }
+    }
+}
+
+#[test]
+fn a_thread_that_spins_after_its_last_call_does_not_deceive_it() {
+    for (work, best) in [
+        ([9_000, 1_500, 1_000], Place::Nic),
+        ([9_000, 1_000, 1_500], Place::Server),
+    ] {
+        let machine = || Machine {
+            spins: Some(1_000_000),
+            ..Machine::new(work, [40_000, 9_000, 9_000], 5)
+        };
+        let (ratio, why) = against_best(machine, 64, Nanos::millis(1000));
+        assert!(why.starts_with(best.name()), "{why}");
+        assert!(ratio > 0.9, "{ratio:.2}: {why}");
+    }
+}
+
+#[test]
+fn a_client_that_does_many_calls_in_a_row_is_charged_for_the_row() {
+    for (work, best) in [
+        ([3_000, 1_500, 9_000], Place::Server),
+        ([1_000, 1_500, 9_000], Place::Client),
+    ] {
+        let machine = || Machine {
+            in_a_row: true,
+            ..Machine::new(work, [0, 1_200, 9_000], 5)
+        };
+        let (ratio, why) = against_best(machine, 64, Nanos::millis(1000));
+        assert!(why.starts_with(best.name()), "{why}");
+        assert!(ratio > 0.9, "{ratio:.2}: {why}");
     }
 }
 

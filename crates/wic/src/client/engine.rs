@@ -1,20 +1,22 @@
 //! Runs a client's calls: here, with many accesses in flight, or there, with many calls in flight.
 //!
 //! One thread owns an engine and turns it. A turn begins calls in the order in which they came,
-//! resumes those whose accesses were answered, posts what they asked for, and takes answers; nothing
-//! in it waits. A call moves between places only before it begins or, if it may be done twice or surely
-//! did not run, after it failed.
+//! resumes those whose accesses were answered, posts what they asked for, takes answers, and runs those
+//! that have the memory mapped as a server would; nothing in it waits. What ended in it is handed out
+//! after it, and so that is when it ended. A call moves between places only before it begins or, if it
+//! may be done twice or surely did not run, after it failed.
 //!
 //! Accesses and calls have queues of their own. A queue takes a bounded number of requests that must not
 //! be done twice; calls that wait at the server for a lock would otherwise fill it, and the call here
 //! that holds the lock could not give it back.
 
 use super::lanes::Lanes;
+use super::near::Near;
 use super::port::{FarMemory, Port};
 use super::service::{Place, Tuning};
 use super::task::{Finished, Progress, Task, side_of};
 use crate::error::{CallError, Ran, Side, WicError};
-use crate::local::{Chunks, Limits, LocalMemory, Style, Why, why};
+use crate::local::{Chunks, Limits, Outcome, Why, why};
 use crate::registry::{Ended, Reply, WicEntry};
 use muninn_net::{
     Answer, Buffer, Control, Done, NetError, Op, OpError, SessionOptions, Transport, Verb, connect,
@@ -66,6 +68,13 @@ struct Nic {
     retry_at: Nanos,
 }
 
+/// A call that ended in this turn.
+struct Ending {
+    finished: Finished,
+    /// The function, and when it was sent, if whoever chose its place is still to be told.
+    untold: Option<(usize, Nanos)>,
+}
+
 pub struct Engine {
     transport: Arc<dyn Transport>,
     info: ServiceInfo,
@@ -75,8 +84,8 @@ pub struct Engine {
     server: Lanes,
     access: Lanes,
     nic: Option<Nic>,
-    /// The memory, where this process has it mapped.
-    near: Option<Arc<Chunks>>,
+    /// The memory, where this process has it mapped, and the calls that run on it.
+    near: Option<Near>,
     port: Rc<Port>,
     known: Vec<Known>,
     tasks: Vec<Option<Task>>,
@@ -85,10 +94,16 @@ pub struct Engine {
     waiting: [VecDeque<usize>; 3],
     ready: VecDeque<usize>,
     paused: VecDeque<usize>,
-    /// Calls that run at this client.
+    /// Calls that run at this client on memory of another process.
     here: usize,
+    ending: Vec<Ending>,
     pub finished: VecDeque<Finished>,
+    /// Kept between two turns for its room.
+    done: Vec<Done>,
+    ended_near: Vec<(usize, Outcome)>,
     calls: u64,
+    /// When this turn began.
+    now: Nanos,
     next_look: Nanos,
     next_note: Nanos,
     noted: String,
@@ -111,7 +126,7 @@ impl Engine {
         transport: Arc<dyn Transport>,
         info: ServiceInfo,
         port: Rc<Port>,
-        near: Option<Arc<Chunks>>,
+        near: Option<Rc<Chunks>>,
         nic: Option<(Address, SessionOptions)>,
         (place, tuning): (Place, Tuning),
     ) -> Result<Engine, NetError> {
@@ -129,6 +144,7 @@ impl Engine {
             }),
             None => None,
         };
+        let near = near.map(|chunks| Near::new(chunks, tuning.multiplex));
         Ok(Engine {
             transport,
             info,
@@ -146,8 +162,12 @@ impl Engine {
             ready: VecDeque::new(),
             paused: VecDeque::new(),
             here: 0,
+            ending: Vec::new(),
             finished: VecDeque::new(),
+            done: Vec::new(),
+            ended_near: Vec::new(),
             calls: 0,
+            now: Nanos::ZERO,
             next_look: Nanos::ZERO,
             next_note: Nanos::ZERO,
             noted: String::new(),
@@ -157,8 +177,8 @@ impl Engine {
     pub fn port(&self) -> &Rc<Port> {
         &self.port
     }
-    pub fn near(&self) -> Option<&Arc<Chunks>> {
-        self.near.as_ref()
+    pub fn near(&self) -> Option<&Rc<Chunks>> {
+        self.near.as_ref().map(|near| &near.chunks)
     }
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
@@ -289,18 +309,20 @@ impl Engine {
 
     /// Does what can be done without waiting; whether that was anything.
     pub fn turn(&mut self) -> bool {
-        let mut busy = false;
+        self.now = clock::now();
         while let Some(at) = self.paused.pop_front() {
             self.ready.push_back(at);
         }
-        busy |= self.resume_ready();
+        let mut busy = self.resume_ready();
         for place in Where::ALL {
             busy |= self.begin_waiting(place);
         }
         busy |= self.resume_ready();
         self.post_asked();
         busy |= self.take_answers();
+        busy |= self.run_near();
         let now = clock::now();
+        self.hand_out(now);
         if now >= self.next_look {
             self.next_look = now + LOOK;
             self.look(now);
@@ -308,36 +330,52 @@ impl Engine {
         if self.port.has_loose_ends() {
             self.tie_loose_ends();
         }
-        busy || !self.finished.is_empty()
+        busy || !self.finished.is_empty() || !self.ending.is_empty()
     }
 
     /// Waits a little for an answer, when a turn did nothing.
     pub fn wait(&mut self, at_most: Duration) {
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.done);
+        let mut side = Side::Server;
         if self.access.under_way() > 0 {
             let at_most = match self.server.under_way() {
                 0 => at_most,
                 _ => at_most.min(WAIT_EACH),
             };
             self.access.wait(at_most, |d| done.push(d));
-            for done in done {
-                self.handle(done, Side::Server);
-            }
         } else if self.server.under_way() > 0 {
             self.server.wait(at_most, |d| done.push(d));
-            for done in done {
-                self.handle(done, Side::Server);
-            }
         } else if let Some(nic) = &mut self.nic
             && let Some((_, lanes)) = &mut nic.link
             && lanes.under_way() > 0
         {
             lanes.wait(at_most, |d| done.push(d));
-            for done in done {
-                self.handle(done, Side::Nic);
-            }
+            side = Side::Nic;
         } else {
             std::thread::sleep(at_most.min(Duration::from_micros(50)));
+        }
+        for done in done.drain(..) {
+            self.handle(done, side);
+        }
+        self.done = done;
+        self.hand_out(clock::now());
+    }
+
+    /// What has ended can be had from now on.
+    fn hand_out(&mut self, now: Nanos) {
+        for Ending {
+            mut finished,
+            untold,
+        } in self.ending.drain(..)
+        {
+            finished.ended = now;
+            if let Some((wic, begun)) = untold
+                && let Some(chooser) = &mut self.known[wic].chooser
+            {
+                let took = now.saturating_sub(begun);
+                chooser.ended(finished.place, took, finished.accesses, now);
+            }
+            self.finished.push_back(finished);
         }
     }
 }
@@ -378,7 +416,11 @@ impl Engine {
     }
 
     fn begin_here(&mut self, at: usize, entry: &WicEntry) -> Result<bool, CallError> {
-        if self.here >= self.tuning.multiplex {
+        let here = match &self.near {
+            Some(near) => near.under_way(),
+            None => self.here,
+        };
+        if here >= self.tuning.multiplex {
             return Ok(false);
         }
         let Some(task) = &mut self.tasks[at] else {
@@ -386,17 +428,14 @@ impl Engine {
         };
         self.calls += 1;
         let holder = holder_of(self.transport.session().0, self.calls);
-        let limits = Limits::default();
-        let running = match &self.near {
-            Some(near) => {
-                let memory = LocalMemory::new(Arc::clone(near), Style::Sync, holder, limits);
-                (entry.start)(memory, &task.args)
-            }
-            None => {
-                let memory = FarMemory::new(Rc::clone(&self.port), holder, limits);
-                (entry.start_far)(memory, &task.args)
-            }
-        };
+        if let Some(near) = &mut self.near {
+            near.begin(entry, &task.args, holder, (at, task.deadline))
+                .map_err(CallError::Failed)?;
+            task.progress = Progress::Near;
+            return Ok(true);
+        }
+        let memory = FarMemory::new(Rc::clone(&self.port), holder, Limits::default());
+        let running = (entry.start_far)(memory, &task.args);
         task.progress = Progress::Here(running.map_err(CallError::Failed)?);
         self.here += 1;
         self.ready.push_back(at);
@@ -415,7 +454,7 @@ impl Engine {
         };
         let mut data = self.port.buffer(MAX_ARGS);
         data.as_mut()[..task.args.len()].copy_from_slice(&task.args);
-        let left_us = task.deadline.saturating_sub(clock::now()).0 / 1000;
+        let left_us = task.deadline.saturating_sub(self.now).0 / 1000;
         let op = Op {
             verb: Verb::Call {
                 service: self.info.service,
@@ -467,12 +506,39 @@ impl Engine {
         match polled {
             Ok(Poll::Pending) => match why() {
                 Why::Memory => {}
-                Why::Slice => self.ready.push_back(at),
+                Why::Slice | Why::Reply => self.ready.push_back(at),
                 Why::Pause => self.paused.push_back(at),
             },
             Ok(Poll::Ready(ended)) => self.ended_here(at, ended),
             Err(_) => self.finish(at, Err(CallError::Failed(WicError::Panicked)), 0),
         }
+    }
+
+    /// Runs calls on memory that is mapped for a bounded time; false if all wait for somebody else.
+    fn run_near(&mut self) -> bool {
+        let Some(near) = &mut self.near else {
+            return false;
+        };
+        let mut ended = std::mem::take(&mut self.ended_near);
+        let went_on = near.run(&mut ended);
+        for (at, outcome) in ended.drain(..) {
+            match outcome {
+                Outcome::Ended(ended) => self.ended_here(at, ended),
+                Outcome::Late(begun) => {
+                    let late = CallError::Deadline {
+                        side: Side::Client,
+                        ran: if begun { Ran::Maybe } else { Ran::No },
+                        after: self.tuning.deadline,
+                    };
+                    self.finish(at, Err(late), 0);
+                }
+                Outcome::Panicked => {
+                    self.finish(at, Err(CallError::Failed(WicError::Panicked)), 0);
+                }
+            }
+        }
+        self.ended_near = ended;
+        went_on
     }
 
     fn ended_here(&mut self, at: usize, ended: Ended) {
@@ -523,7 +589,7 @@ impl Engine {
 
 impl Engine {
     fn take_answers(&mut self) -> bool {
-        let mut done: Vec<Done> = Vec::new();
+        let mut done = std::mem::take(&mut self.done);
         self.server.poll(|d| done.push(d));
         self.access.poll(|d| done.push(d));
         let mut busy = !done.is_empty();
@@ -535,10 +601,11 @@ impl Engine {
         {
             lanes.poll(|d| done.push(d));
             busy |= !done.is_empty();
-            for done in done {
+            for done in done.drain(..) {
                 self.handle(done, Side::Nic);
             }
         }
+        self.done = done;
         busy
     }
 
@@ -598,14 +665,15 @@ impl Engine {
             self.here -= 1;
             drop(running);
         }
-        let now = clock::now();
-        if let (true, Some(chooser)) = (task.automatic, &mut self.known[task.wic].chooser) {
-            match &result {
-                Ok(_) | Err(CallError::Failed(_)) => {
-                    let took = now.saturating_sub(task.begun);
-                    chooser.ended(task.place, took, accesses, now);
+        let mut untold = None;
+        match &result {
+            _ if !task.automatic => {}
+            // How long it took is known once it is handed out.
+            Ok(_) | Err(CallError::Failed(_)) => untold = Some((task.wic, task.begun)),
+            Err(_) => {
+                if let Some(chooser) = &mut self.known[task.wic].chooser {
+                    chooser.failed(task.place, clock::now());
                 }
-                Err(_) => chooser.failed(task.place, now),
             }
         }
         let nic_lost = matches!(
@@ -616,9 +684,10 @@ impl Engine {
             } | CallError::NoNic)
         );
         if nic_lost {
-            self.lose_nic(now);
+            self.lose_nic(clock::now());
         }
         if let Err(error) = &result {
+            let now = clock::now();
             let harmless = self.known[task.wic].entry.idempotent || error.did_not_run();
             // A refusal by the nic (it was built without the function, or is full) is no reason to
             // fail what the server can do.
@@ -637,13 +706,16 @@ impl Engine {
             }
         }
         self.free.push(at);
-        self.finished.push_back(Finished {
-            token: task.token,
-            place: task.place,
-            accesses,
-            started: task.started,
-            ended: now,
-            result,
+        self.ending.push(Ending {
+            finished: Finished {
+                token: task.token,
+                place: task.place,
+                accesses,
+                started: task.started,
+                ended: Nanos::ZERO,
+                result,
+            },
+            untold,
         });
     }
 
@@ -680,9 +752,11 @@ impl Engine {
             let Some(task) = &self.tasks[at] else {
                 continue;
             };
-            // A side that lives says itself that it was late, and whether the call had begun.
             let grace = match task.progress {
+                // A side that lives says itself that it was late, and whether the call had begun.
                 Progress::There(_) => GRACE,
+                // So does the window.
+                Progress::Near => continue,
                 _ => Nanos::ZERO,
             };
             if now < task.deadline + grace {
@@ -712,11 +786,11 @@ impl Engine {
         let place = task.place;
         let (side, ran) = match &task.progress {
             Progress::Waits => (side_of(place), Ran::No),
-            Progress::Here(_) if self.near.is_none() => {
+            Progress::Here(_) => {
                 let ran = if task.changed { Ran::Maybe } else { Ran::No };
                 (Side::Server, ran)
             }
-            Progress::Here(_) => (Side::Client, Ran::Maybe),
+            Progress::Near => return,
             Progress::There(lane) => {
                 let token = CALL_BIT | at as u64 | (task.token & 0xffff_ffff) << TASK_BITS;
                 let lane = *lane;

@@ -2,6 +2,7 @@
 
 mod engine;
 mod lanes;
+mod near;
 mod port;
 mod service;
 mod task;

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -170,7 +171,7 @@ impl Service {
             return Err(CallError::BadReply);
         };
         let layout = Layout::of(&info);
-        let near = mapped_chunks(&*transport, &info, &grants).map(Arc::new);
+        let near = mapped_chunks(&*transport, &info, &grants).map(Rc::new);
         let ids = grants.iter().map(|grant| grant.grant).collect();
         let nic = match &options.nic {
             Some(nic) => {

@@ -29,8 +29,10 @@ impl Finished {
 pub enum Progress {
     /// Not begun: its place has no room.
     Waits,
-    /// It runs here.
+    /// It runs here, on memory over a network.
     Here(Running),
+    /// It runs here, on memory that is mapped.
+    Near,
     /// It was posted to another side, on this lane.
     There(usize),
 }

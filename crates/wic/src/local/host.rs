@@ -1,22 +1,24 @@
 //! Runs the calls of a server's event loop, on the server's own memory or on memory of another server
 //! that this process has mapped.
 //!
-//! Whether accesses are prefetched can be left open: then each loop finds out which way its calls take
-//! less time, as a place is found (see `muninn_policy::wic_place`), with one run of the
-//! executor where that has a call. Known limit: the choice is one for all functions of a loop.
+//! A call that does not prefetch is run when it is handed in, its arguments still in the cache, unless
+//! others wait or the time of a run is used up; the rest runs when the loop says so. Whether accesses are
+//! prefetched can be left open: then each loop finds out which way its calls take less time. Known limit:
+//! the choice is one for all functions of a loop.
 
 use super::memory::{Chunks, Limits, LocalMemory, Style};
-use super::window::{Outcome, Window};
+use super::styles::Styles;
+use super::window::{Now, Outcome, RUN, Replying, Window};
 use crate::error::WicError;
 use crate::memory::Layout;
 use crate::nic::Upstream;
-use crate::registry::Registry;
-use muninn_policy::wic_place::{Chooser, Config};
+use crate::registry::{Ended, Registry, Running};
 use muninn_proto::server::{CallerOf, Service, holder_of, server_holder};
 use muninn_server::{CallFactory, CallHost, MemfdBacking, OnEnd};
 use muninn_sys::clock;
 use muninn_types::{Nanos, ServiceId};
 use muninn_wire::{Called, ErrorCode, Refusal};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -75,19 +77,20 @@ impl CallFactory for LocalHosts {
             Some(upstream) => upstream.holder(),
             None => server_holder(index),
         };
-        let mut styles = match self.style {
-            Some(_) => None,
-            None => Some(Chooser::new(&Style::ALL, STYLE_CONFIG, clock::now())),
+        let styles = match self.style {
+            Some(style) => Styles::fixed(style),
+            None => Styles::adaptive(clock::now()),
         };
-        let first = styles.as_mut().map(Chooser::choose);
         Box::new(LocalHost {
             hosts: self.clone(),
             holder,
             calls: 0,
-            style: self.style.or(first).unwrap_or(Style::Sync),
             styles,
+            begun: None,
+            at_once: AtOnce::default(),
             window: Window::new(self.window, self.limits.allocated),
             known: Vec::new(),
+            forgotten: 0,
         })
     }
 }
@@ -100,23 +103,18 @@ struct Origin {
     service: Option<Arc<Service<MemfdBacking>>>,
 }
 
-/// A service whose addresses were looked up before.
-type Known = (ServiceId, Weak<Service<MemfdBacking>>, Arc<Chunks>);
+/// A service whose addresses were looked up before. Only its mappings are kept, not the service: it can
+/// end, and is forgotten here when another one comes.
+#[derive(Debug)]
+struct Known {
+    id: ServiceId,
+    /// Of this server; none of another.
+    service: Option<Weak<Service<MemfdBacking>>>,
+    chunks: Rc<Chunks>,
+}
 
-/// A window of so many runs, each of some calls, is enough to compare two ways to run them.
-const STYLE_CONFIG: Config = Config {
-    window: 16,
-    window_max: 16,
-    windows: 4,
-    margin: 0.05,
-    wins: 2,
-    regret: 0.01,
-    share: 0.02,
-    hopeless: 2.0,
-    change: 1.5,
-};
 /// Calls that end between two looks at the clock.
-const ENDS_A_LOOK: u32 = 8;
+const ENDS_A_LOOK: u32 = 16;
 
 /// What is counted for a service, added up before it is told: most calls in a row are of one.
 #[derive(Debug, Default)]
@@ -128,19 +126,27 @@ struct Tally {
 }
 
 impl Tally {
-    fn count(&mut self, of: Option<Arc<Service<MemfdBacking>>>, failed: bool, accesses: u32) {
-        let same = match (&self.service, &of) {
+    /// What is counted from now on is of this service.
+    fn turn_to(&mut self, service: Option<&Arc<Service<MemfdBacking>>>) {
+        let same = match (&self.service, service) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (None, None) => true,
             _ => false,
         };
         if !same {
             self.tell();
-            self.service = of;
+            self.service = service.cloned();
         }
+    }
+    fn count(&mut self, outcome: &Outcome) {
         self.calls += 1;
-        self.failed += u64::from(failed);
-        self.accesses += u64::from(accesses);
+        match outcome {
+            Outcome::Ended(ended) => {
+                self.failed += u64::from(ended.result.is_err());
+                self.accesses += u64::from(ended.accesses);
+            }
+            Outcome::Late(_) | Outcome::Panicked => self.failed += 1,
+        }
     }
     fn tell(&mut self) {
         let told = std::mem::take(self);
@@ -152,6 +158,119 @@ impl Tally {
     }
 }
 
+/// Calls that were run when they were handed in, since the last run.
+#[derive(Default)]
+struct AtOnce {
+    ended: Vec<EndedAtOnce>,
+    /// Replies of all of them, one behind the other.
+    replies: Vec<u8>,
+    /// The last one, if its reply is to be made yet: that looks at what it loaded last, so it is done
+    /// when the next one has begun and that line has come.
+    last: Option<(CallerOf, Nanos, Replying)>,
+    tally: Tally,
+    /// When the clock was last looked at, and whether the time for them was used up then.
+    looked: Nanos,
+    is_over: bool,
+}
+
+struct EndedAtOnce {
+    caller: CallerOf,
+    arrived: Nanos,
+    accesses: u32,
+    /// How long its reply is, or why there is none.
+    result: Result<u32, Box<Refusal>>,
+}
+
+impl std::fmt::Debug for AtOnce {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AtOnce({})", self.len())
+    }
+}
+
+impl AtOnce {
+    fn len(&self) -> usize {
+        self.ended.len() + usize::from(self.last.is_some())
+    }
+    fn end(&mut self, caller: CallerOf, arrived: Nanos, outcome: &Outcome) {
+        self.tally.count(outcome);
+        let (result, accesses) = match outcome {
+            Outcome::Ended(Ended {
+                result: Ok(reply),
+                accesses,
+            }) => {
+                self.replies.extend_from_slice(reply.bytes());
+                (Ok(reply.bytes().len() as u32), *accesses)
+            }
+            other => (Err(Box::new(refusal_of(other))), 0),
+        };
+        self.ended.push(EndedAtOnce {
+            caller,
+            arrived,
+            accesses,
+            result,
+        });
+    }
+    /// Makes the reply that is to be made yet.
+    fn reply(&mut self) {
+        if let Some((caller, arrived, replying)) = self.last.take() {
+            self.end(caller, arrived, &replying.reply());
+        }
+    }
+    fn look(&mut self, arrived: Nanos) {
+        self.looked = clock::now();
+        self.is_over = self.looked >= arrived + RUN;
+    }
+    /// Shows all of them; how many there were.
+    fn tell(&mut self, upstream: Option<&Upstream>, end: &mut OnEnd<'_>) -> u32 {
+        self.reply();
+        let count = self.ended.len() as u32;
+        let mut rest = &self.replies[..];
+        for ended in self.ended.drain(..) {
+            let (reply, others) = rest.split_at(*ended.result.as_ref().unwrap_or(&0) as usize);
+            rest = others;
+            let result = match ended.result {
+                _ if !is_leased(upstream) => Err(lost(true)),
+                Ok(_) => {
+                    let took = self.looked.saturating_sub(ended.arrived);
+                    Ok(called(ended.accesses, took, reply))
+                }
+                Err(refusal) => Err(*refusal),
+            };
+            end(&ended.caller, &result);
+        }
+        self.replies.clear();
+        self.tally.tell();
+        self.is_over = false;
+        count
+    }
+}
+
+/// What a call found or changed counts only while the server keeps its memory for us.
+fn is_leased(upstream: Option<&Upstream>) -> bool {
+    upstream.is_none_or(Upstream::is_leased)
+}
+fn lost(begun: bool) -> Refusal {
+    Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)
+}
+fn called(accesses: u32, took: Nanos, reply: &[u8]) -> Called<'_> {
+    Called {
+        accesses,
+        took_ns: u32::try_from(took.0).unwrap_or(u32::MAX),
+        reply,
+    }
+}
+/// Why a call has no reply.
+fn refusal_of(outcome: &Outcome) -> Refusal {
+    match outcome {
+        Outcome::Late(begun) => Refusal::with(ErrorCode::CallDeadline, u64::from(*begun), 0),
+        Outcome::Panicked => WicError::Panicked.to_refusal(),
+        Outcome::Ended(ended) => match &ended.result {
+            Err(error) => error.to_refusal(),
+            Ok(_) => Refusal::new(ErrorCode::Internal),
+        },
+    }
+}
+
 /// The host of one event loop.
 #[derive(Debug)]
 pub struct LocalHost {
@@ -159,11 +278,14 @@ pub struct LocalHost {
     holder: u64,
     /// Counts calls, so that each is a holder of its own.
     calls: u64,
-    /// How new calls make their accesses, and who decides that.
-    style: Style,
-    styles: Option<Chooser<Style>>,
+    styles: Styles,
+    /// When the first call since the last run was handed in, if anybody wants to know.
+    begun: Option<Nanos>,
+    at_once: AtOnce,
     window: Window<Origin>,
     known: Vec<Known>,
+    /// As often had the upstream forgotten services when these were looked up.
+    forgotten: u64,
 }
 
 /// A service of this server in its own address space.
@@ -187,22 +309,73 @@ impl LocalHost {
         &mut self,
         id: ServiceId,
         service: Option<&Arc<Service<MemfdBacking>>>,
-    ) -> Result<Arc<Chunks>, Refusal> {
+    ) -> Result<Rc<Chunks>, Refusal> {
         if let Some(upstream) = &self.hosts.upstream {
-            return upstream.chunks(id);
+            let forgotten = upstream.forgotten();
+            if forgotten != self.forgotten {
+                self.known.clear();
+                self.forgotten = forgotten;
+            }
+        } else if service.is_none() {
+            return Err(Refusal::with(ErrorCode::NoService, id.0, 0));
         }
-        let service = service.ok_or(Refusal::with(ErrorCode::NoService, id.0, 0))?;
-        if let Some((_, _, chunks)) = self.known.iter().find(|(known, _, _)| *known == id) {
-            return Ok(Arc::clone(chunks));
+        match self.known.iter().find(|known| known.id == id) {
+            Some(known) => Ok(Rc::clone(&known.chunks)),
+            None => self.look_up(id, service),
         }
-        // Only the mappings are kept, not the service: it can end, and is forgotten here when
-        // another one comes.
+    }
+
+    #[cold]
+    fn look_up(
+        &mut self,
+        id: ServiceId,
+        service: Option<&Arc<Service<MemfdBacking>>>,
+    ) -> Result<Rc<Chunks>, Refusal> {
+        let ended = |of: &Weak<Service<MemfdBacking>>| of.strong_count() == 0;
         self.known
-            .retain(|(_, service, _)| service.strong_count() > 0);
-        let chunks = Arc::new(chunks_of(service));
-        let entry = (id, Arc::downgrade(service), Arc::clone(&chunks));
-        self.known.push(entry);
+            .retain(|known| !known.service.as_ref().is_some_and(ended));
+        let (service, chunks) = match (&self.hosts.upstream, service) {
+            (Some(upstream), _) => (None, Chunks::again(&upstream.chunks(id)?)),
+            (None, Some(service)) => (Some(Arc::downgrade(service)), chunks_of(service)),
+            (None, None) => return Err(Refusal::with(ErrorCode::NoService, id.0, 0)),
+        };
+        let chunks = Rc::new(chunks);
+        self.known.push(Known {
+            id,
+            service,
+            chunks: Rc::clone(&chunks),
+        });
         Ok(chunks)
+    }
+}
+
+impl LocalHost {
+    fn run_at_once(
+        &mut self,
+        running: Running,
+        caller: &CallerOf,
+        service: Option<&Arc<Service<MemfdBacking>>>,
+        (arrived, deadline): (Nanos, Nanos),
+    ) {
+        if let Some(watch) = &self.hosts.watch {
+            watch.store(arrived.0.max(1), Relaxed);
+        }
+        let now = self.window.run_now(running, deadline, || Origin {
+            caller: *caller,
+            arrived,
+            service: service.cloned(),
+        });
+        let at_once = &mut self.at_once;
+        at_once.reply();
+        at_once.tally.turn_to(service);
+        match now {
+            Now::Ended(outcome) => at_once.end(*caller, arrived, &outcome),
+            Now::Replies(replying) => at_once.last = Some((*caller, arrived, replying)),
+            Now::Queued => {}
+        }
+        if at_once.len().is_multiple_of(ENDS_A_LOOK as usize) {
+            at_once.look(arrived);
+        }
     }
 }
 
@@ -214,20 +387,33 @@ impl CallHost for LocalHost {
         args: &[u8],
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let entry = *(self.hosts.registry.get(caller.wic)).ok_or(Refusal::new(ErrorCode::NoWic))?;
+        let entry = self.hosts.registry.get(caller.wic);
+        let start = entry.ok_or(Refusal::new(ErrorCode::NoWic))?.start;
         let chunks = self.chunks(caller.service, service)?;
         let hosts = &self.hosts;
         self.calls += 1;
         let holder = holder_of(self.holder, self.calls);
-        let memory = LocalMemory::new(chunks, self.style, holder, hosts.limits);
-        let running = (entry.start)(memory, args).map_err(|error| error.to_refusal())?;
-        let origin = Origin {
-            caller: *caller,
-            arrived: now,
-            service: service.cloned(),
-        };
+        let style = self.styles.style();
+        let at_once = style == Style::Sync && self.window.is_empty() && !self.at_once.is_over;
+        let mut memory = LocalMemory::new(chunks, style, holder, hosts.limits);
+        if at_once {
+            memory = memory.replying_later();
+        }
+        let running = start(memory, args).map_err(|error| error.to_refusal())?;
         let deadline = now + Nanos::micros(u64::from(caller.deadline_us));
-        self.window.push(running, origin, deadline);
+        if self.styles.is_open() && self.begun.is_none() {
+            self.begun = Some(clock::now());
+        }
+        if at_once {
+            self.run_at_once(running, caller, service, (now, deadline));
+        } else {
+            let origin = Origin {
+                caller: *caller,
+                arrived: now,
+                service: service.cloned(),
+            };
+            self.window.push(running, origin, deadline);
+        }
         Ok(())
     }
 
@@ -236,51 +422,46 @@ impl CallHost for LocalHost {
         if let Some(watch) = &self.hosts.watch {
             watch.store(now.0.max(1), Relaxed);
         }
-        let begin = clock::now();
+        if self.at_once.looked < now {
+            self.at_once.look(now);
+        }
+        let mut ends = self.at_once.tell(upstream, end);
+        let mut went_on = ends > 0;
+        let begin = match self.begun.take() {
+            Some(begun) => begun,
+            None if self.styles.is_open() => clock::now(),
+            None => now,
+        };
         let mut tally = Tally::default();
-        let mut ends = 0;
-        let mut clock_now = begin;
-        let went_on = self.window.run(now, |origin, outcome| {
-            let leased = upstream.is_none_or(Upstream::is_leased);
-            let begun = !matches!(outcome, Outcome::Late(false));
-            let mut accesses = 0;
-            let result = match outcome {
-                // Whatever it found or changed was perhaps no longer what the server keeps.
-                _ if !leased => Err(Refusal::with(ErrorCode::UpstreamLost, u64::from(begun), 0)),
-                Outcome::Late(begun) => {
-                    Err(Refusal::with(ErrorCode::CallDeadline, u64::from(begun), 0))
-                }
-                Outcome::Panicked => Err(WicError::Panicked.to_refusal()),
-                Outcome::Ended(ended) => {
-                    accesses = ended.accesses;
-                    ended.result.map_err(|error| error.to_refusal())
-                }
-            };
-            tally.count(origin.service, result.is_err(), accesses);
+        let mut clock_now = now;
+        let mut looks = 0;
+        went_on |= self.window.run(now, |origin, outcome| {
             // Reading it costs as much as an access or two.
-            ends += 1;
-            if ends % ENDS_A_LOOK == 1 {
+            if looks % ENDS_A_LOOK == 0 {
                 clock_now = clock::now();
             }
-            match &result {
-                Ok(reply) => {
-                    let took = clock_now.saturating_sub(origin.arrived).0;
-                    let called = Called {
-                        accesses,
-                        took_ns: u32::try_from(took).unwrap_or(u32::MAX),
-                        reply: reply.bytes(),
-                    };
-                    end(&origin.caller, &Ok(called));
+            looks += 1;
+            ends += 1;
+            tally.turn_to(origin.service.as_ref());
+            tally.count(&outcome);
+            let result = match &outcome {
+                outcome if !is_leased(upstream) => {
+                    Err(lost(!matches!(outcome, Outcome::Late(false))))
                 }
-                Err(refusal) => end(&origin.caller, &Err(refusal.clone())),
-            }
+                Outcome::Ended(Ended {
+                    result: Ok(reply),
+                    accesses,
+                }) => {
+                    let took = clock_now.saturating_sub(origin.arrived);
+                    Ok(called(*accesses, took, reply.bytes()))
+                }
+                other => Err(refusal_of(other)),
+            };
+            end(&origin.caller, &result);
         });
         tally.tell();
-        if let (Some(styles), 1..) = (&mut self.styles, ends) {
-            let now = clock::now();
-            let took = (now - begin).0 / u64::from(ends);
-            styles.ended(self.style, Nanos(took), 0, now);
-            self.style = styles.choose();
+        if self.styles.is_open() {
+            self.styles.ran(ends, begin, clock::now());
         }
         if let Some(watch) = &self.hosts.watch {
             watch.store(0, Relaxed);
@@ -289,6 +470,6 @@ impl CallHost for LocalHost {
     }
 
     fn under_way(&self) -> usize {
-        self.window.len()
+        self.window.len() + self.at_once.len()
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::alloc;
 use crate::error::WicError;
-use crate::memory::{Addr, Layout, Memory};
+use crate::memory::{Addr, Layout, Memory, Record};
 use muninn_proto::server::LOCK_ORPHANED;
 use std::any::Any;
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -19,6 +19,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -72,6 +73,16 @@ impl Chunks {
         }
     }
 
+    /// The same memory again, for a thread of its own: what a thread does not share it counts without
+    /// stopping its processor, which would wait for every load under way.
+    pub fn again(chunks: &Arc<Chunks>) -> Chunks {
+        Chunks {
+            layout: chunks.layout,
+            starts: chunks.starts.clone(),
+            _keep: Box::new(Arc::clone(chunks)),
+        }
+    }
+
     /// The address of a byte. The caller has checked that it is inside.
     #[inline]
     fn place(&self, at: u64) -> *mut u8 {
@@ -101,6 +112,22 @@ impl Chunks {
             // the range); `to` is the slice, which cannot overlap it.
             unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(done), n) }
         });
+    }
+
+    /// As `load`, of a length that the compiler knows: a few moves instead of a call.
+    #[inline]
+    fn load_record<T: Record>(&self, at: u64) -> T {
+        let mut value = T::new_zeroed();
+        let bytes = value.as_mut_bytes();
+        let room = (1u64 << self.layout.shift) - (at & ((1 << self.layout.shift) - 1));
+        if size_of::<T>() as u64 <= room {
+            let from = self.place(at);
+            // SAFETY: as in `load`: all of it lies in one chunk, and `bytes` is exactly that long.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size_of::<T>()) };
+        } else {
+            self.load(at, bytes);
+        }
+        value
     }
 
     #[inline]
@@ -159,10 +186,6 @@ pub enum Style {
     Prefetch,
 }
 
-impl Style {
-    pub const ALL: [Style; 2] = [Style::Sync, Style::Prefetch];
-}
-
 impl fmt::Display for Style {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -202,6 +225,8 @@ pub(crate) enum Why {
     Slice,
     /// What it waits for is held by somebody else.
     Pause,
+    /// It is done but for its reply, which is made when it is resumed.
+    Reply,
 }
 
 thread_local! {
@@ -245,23 +270,41 @@ impl Future for Suspend {
 /// The memory of one call.
 #[derive(Debug)]
 pub struct LocalMemory {
-    chunks: Arc<Chunks>,
+    chunks: Rc<Chunks>,
     style: Style,
     holder: u64,
     limits: Limits,
+    replies_later: bool,
     steps: Cell<u32>,
+    /// The step at which it lets others run.
+    slice_ends: Cell<u32>,
     accesses: Cell<u32>,
 }
 
 impl LocalMemory {
-    pub fn new(chunks: Arc<Chunks>, style: Style, holder: u64, limits: Limits) -> LocalMemory {
+    pub fn new(chunks: Rc<Chunks>, style: Style, holder: u64, limits: Limits) -> LocalMemory {
         LocalMemory {
             chunks,
             style,
             holder,
             limits,
+            replies_later: false,
             steps: Cell::new(0),
+            slice_ends: Cell::new(limits.slice),
             accesses: Cell::new(0),
+        }
+    }
+    /// The call is suspended before its reply is made. Making one looks at what was loaded last; whoever
+    /// has something else to do meanwhile does not wait for that line to come.
+    pub(crate) fn replying_later(self) -> LocalMemory {
+        LocalMemory {
+            replies_later: true,
+            ..self
+        }
+    }
+    pub(crate) fn before_reply(&self) -> impl Future<Output = ()> + use<> {
+        Suspend {
+            why: self.replies_later.then_some(Why::Reply),
         }
     }
     pub fn accesses(&self) -> u32 {
@@ -291,7 +334,10 @@ impl LocalMemory {
                 self.chunks.prefetch(at, len);
                 Some(Why::Memory)
             }
-            Style::Sync if self.steps.get().is_multiple_of(self.limits.slice) => Some(Why::Slice),
+            Style::Sync if self.steps.get() >= self.slice_ends.get() => {
+                self.slice_ends.set(self.steps.get() + self.limits.slice);
+                Some(Why::Slice)
+            }
             Style::Sync => None,
         };
         Ok(Suspend { why })
@@ -306,6 +352,11 @@ impl Memory for LocalMemory {
         Addr(self.chunks.layout.bytes)
     }
 
+    async fn read<T: Record>(&self, at: Addr) -> Result<T, WicError> {
+        self.chunks.layout.check(at, size_of::<T>())?;
+        self.access(at.0, size_of::<T>())?.await;
+        Ok(self.chunks.load_record(at.0))
+    }
     async fn read_into(&self, at: Addr, into: &mut [u8]) -> Result<(), WicError> {
         self.chunks.layout.check(at, into.len())?;
         self.access(at.0, into.len())?.await;

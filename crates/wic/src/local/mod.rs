@@ -3,9 +3,11 @@
 
 mod host;
 mod memory;
+mod styles;
 mod window;
 
 pub use host::{LocalHost, LocalHosts};
 pub use memory::{Chunks, Limits, LocalMemory, Style};
 pub(crate) use memory::{Why, set_why, suspend, why};
+pub(crate) use styles::Styles;
 pub use window::{Outcome, Window};

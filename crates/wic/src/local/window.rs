@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 /// Resumes between two looks at the clock.
 const LOOK: u32 = 256;
 /// The longest that one run takes, give or take a few resumes.
-const RUN: Nanos = Nanos::micros(500);
+pub(crate) const RUN: Nanos = Nanos::micros(500);
 
 struct Task<T> {
     running: Running,
@@ -38,6 +38,29 @@ pub enum Outcome {
     /// Dropped, because its time was over. True: after it had begun.
     Late(bool),
     Panicked,
+}
+
+/// How far a call came that was run at once.
+pub(crate) enum Now {
+    Ended(Outcome),
+    /// Only its reply is to be made.
+    Replies(Replying),
+    Queued,
+}
+
+/// A call that is done but for its reply.
+pub(crate) struct Replying {
+    running: Running,
+    heap_left: i64,
+}
+
+impl Replying {
+    pub fn reply(mut self) -> Outcome {
+        let mut context = Context::from_waker(Waker::noop());
+        let outcome = resume(&mut self.running, &mut self.heap_left, &mut context);
+        alloc::allow_all();
+        outcome.expect("a call that had only to reply is at its end")
+    }
 }
 
 /// An executor. `T` says whose call it is.
@@ -76,6 +99,42 @@ impl<T> Window<T> {
             begun: false,
             heap_left: self.heap,
         });
+    }
+
+    /// Runs a call at once, as far as it comes without waiting; what is left of it is queued, and only
+    /// then is it asked whose it is. For an empty window, as nobody is to be overtaken, and for those who
+    /// bound the time themselves.
+    pub(crate) fn run_now(
+        &mut self,
+        mut running: Running,
+        deadline: Nanos,
+        caller: impl FnOnce() -> T,
+    ) -> Now {
+        debug_assert!(self.is_empty(), "others wait");
+        let mut heap_left = self.heap;
+        let mut context = Context::from_waker(Waker::noop());
+        let outcome = resume(&mut running, &mut heap_left, &mut context);
+        alloc::allow_all();
+        if let Some(outcome) = outcome {
+            return Now::Ended(outcome);
+        }
+        let why = why();
+        if why == Why::Reply {
+            return Now::Replies(Replying { running, heap_left });
+        }
+        let task = Task {
+            running,
+            caller: caller(),
+            deadline,
+            begun: true,
+            heap_left,
+        };
+        match why {
+            Why::Memory | Why::Reply => self.running.push(task),
+            Why::Slice => self.queue.push_back(task),
+            Why::Pause => self.paused.push_back(task),
+        }
+        Now::Queued
     }
 
     /// Calls pushed and not ended.
@@ -125,7 +184,8 @@ impl<T> Window<T> {
             if at >= self.running.len() {
                 at = 0;
             }
-            match resume(&mut self.running[at], &mut context) {
+            let task = &mut self.running[at];
+            match resume(&mut task.running, &mut task.heap_left, &mut context) {
                 Some(outcome) => {
                     went_on = true;
                     let task = self.running.swap_remove(at);
@@ -136,7 +196,7 @@ impl<T> Window<T> {
                     }
                 }
                 None => match why() {
-                    Why::Memory => {
+                    Why::Memory | Why::Reply => {
                         went_on = true;
                         at += 1;
                     }
@@ -172,12 +232,16 @@ impl<T> Window<T> {
 }
 
 /// Resumes a call, on its own budget of the heap. None: it is suspended.
-#[inline]
-fn resume<T>(task: &mut Task<T>, context: &mut Context<'_>) -> Option<Outcome> {
+#[inline(always)]
+fn resume(
+    running: &mut Running,
+    heap_left: &mut i64,
+    context: &mut Context<'_>,
+) -> Option<Outcome> {
     let before = alloc::held();
-    alloc::allow(task.heap_left);
-    let polled = catch_unwind(AssertUnwindSafe(|| task.running.as_mut().poll(context)));
-    task.heap_left -= alloc::held() - before;
+    alloc::allow(*heap_left);
+    let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
+    *heap_left -= alloc::held() - before;
     match polled {
         Ok(Poll::Pending) => None,
         Ok(Poll::Ready(ended)) => Some(Outcome::Ended(ended)),
@@ -248,6 +312,28 @@ mod tests {
         assert!(!window.run(clock::now(), |name, _| order.push(name)));
         assert_eq!(log.borrow().len(), before + 1);
         assert_eq!(run_all(&mut window), "a");
+    }
+
+    #[test]
+    fn a_call_that_is_run_at_once_ends_or_waits_as_any_other() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut window = Window::new(1, 1 << 20);
+        let now = window.run_now(steps('a', Why::Memory, 0, &log), FAR, || 'a');
+        assert!(matches!(now, Now::Ended(Outcome::Ended(_))));
+        let now = window.run_now(steps('r', Why::Reply, 1, &log), FAR, || 'r');
+        let Now::Replies(replying) = now else {
+            panic!("it has to reply");
+        };
+        assert!(matches!(replying.reply(), Outcome::Ended(_)));
+        assert!(window.is_empty());
+        for why in [Why::Memory, Why::Slice, Why::Pause] {
+            let now = window.run_now(steps('b', why, 1, &log), FAR, || 'b');
+            assert!(matches!(now, Now::Queued));
+            assert_eq!(window.len(), 1);
+            assert_eq!(run_all(&mut window), "b");
+        }
+        let now = window.run_now(Box::pin(async { panic!("on purpose") }), FAR, || 'p');
+        assert!(matches!(now, Now::Ended(Outcome::Panicked)));
     }
 
     #[test]

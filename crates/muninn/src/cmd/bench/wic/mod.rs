@@ -74,6 +74,9 @@ pub struct Args {
     /// With --all: only the ratios
     #[arg(long)]
     pub targets: bool,
+    /// With --targets: only the ratios whose names begin so, and what is measured together with them
+    #[arg(long, value_name = "NAME", requires = "targets")]
+    pub only: Option<String>,
     /// With --all: write SVG figures into this folder
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
@@ -260,9 +263,14 @@ struct Everything {
 }
 
 fn run_all(args: &Args) -> Outcome {
+    let only = args.only.as_deref();
     let parts = if args.targets { 0 } else { figures::PARTS };
-    let bar = progress(targets::PARTS + parts, "bench wic");
-    let targets = targets::measure(&bar)?;
+    let bar = progress(targets::steps(only) + parts, "bench wic");
+    let targets = targets::measure(&bar, only)?;
+    if targets.is_empty() {
+        let message = format!("--only: no ratio begins with '{}'", only.unwrap_or(""));
+        return Err(Failure::usage(message));
+    }
     let mut everything = Everything {
         targets,
         runs: Vec::new(),

@@ -17,29 +17,76 @@ use muninn_wic::{Addr, Ended, Layout, Reply, Tuning, Wic, WicEntry};
 use muninn_wire::{Called, ErrorCode, Refusal};
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// Parts of [`measure`], for the progress bar.
-pub const PARTS: u64 = 5 + AUTOMATIC.len() as u64;
 const ROUNDS: usize = 7;
 const WARM_UP: Duration = Duration::from_millis(50);
 const TIME: Duration = Duration::from_millis(200);
 
-pub fn measure(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
+/// Measurements that are made together, by the names of what comes out.
+type Part = (
+    &'static [&'static str],
+    fn() -> Result<Vec<Measurement>, Failure>,
+);
+
+const PARTS: [Part; 5] = [
+    (&["resume"], resume),
+    (&["async.4-nodes", "async.16-nodes"], window),
+    (
+        &[
+            "server-sync.rate",
+            "server-async.rate",
+            "server-sync.latency",
+            "server-async.latency",
+        ],
+        against_by_hand,
+    ),
+    (&["multiplexing", "batching"], multiplexing),
+    (
+        &[
+            "client-vs-server.1-node",
+            "client-vs-server.8-nodes",
+            "nic-vs-client.2-nodes",
+            "nic-vs-client.8-nodes",
+            "client-vs-server.mapped",
+        ],
+        crossing,
+    ),
+];
+
+fn is_wanted(name: &str, only: Option<&str>) -> bool {
+    only.is_none_or(|only| name.starts_with(only))
+}
+
+fn wanted_parts(only: Option<&str>) -> impl Iterator<Item = &'static Part> {
+    let wanted = move |part: &&Part| part.0.iter().any(|name| is_wanted(name, only));
+    PARTS.iter().filter(wanted)
+}
+
+fn wanted_automatic(only: Option<&str>) -> impl Iterator<Item = &'static Automatic> {
+    AUTOMATIC.iter().filter(move |case| is_wanted(case.0, only))
+}
+
+/// Steps of [`measure`], for the progress bar.
+pub fn steps(only: Option<&str>) -> u64 {
+    (wanted_parts(only).count() + wanted_automatic(only).count()) as u64
+}
+
+/// Measures all, or those whose names begin with `only` and what is measured together with them.
+pub fn measure(bar: &Progress, only: Option<&str>) -> Result<Vec<Measurement>, Failure> {
     let mut all = Vec::new();
-    let mut step = |found: Vec<Measurement>| {
-        all.extend(found);
+    for (_, part) in wanted_parts(only) {
+        all.extend(part()?);
         bar.inc(1);
-    };
-    step(vec![resume()]);
-    step(window()?);
-    step(against_by_hand()?);
-    step(multiplexing()?);
-    step(crossing()?);
-    all.extend(automatic(bar)?);
+    }
+    if wanted_automatic(only).next().is_some() {
+        all.extend(automatic(bar, only)?);
+    }
     Ok(all)
 }
 
@@ -77,7 +124,7 @@ impl Future for Yield {
 }
 
 /// What it costs to suspend a function and to resume the next.
-fn resume() -> Measurement {
+fn resume() -> Result<Vec<Measurement>, Failure> {
     const YIELDS: u64 = 200_000;
     // The least disturbed round: what disturbs is not what is asked for.
     let ns = (0..2 * ROUNDS)
@@ -102,11 +149,12 @@ fn resume() -> Measurement {
             (clock::now() - begin).0 as f64 / (8 * YIELDS) as f64
         })
         .fold(f64::MAX, f64::min);
-    Measurement::new("resume", (ns, "ns"), (10.0, "ns, what may be"), "<= 1")
+    let may_be = (10.0, "ns, what may be");
+    Ok(vec![Measurement::new("resume", (ns, "ns"), may_be, "<= 1")])
 }
 
 /// A ring in memory of this process, far larger than any cache.
-fn far_larger_than_cache(bytes: Bytes) -> Result<(Arc<Chunks>, list::Ring), Failure> {
+fn far_larger_than_cache(bytes: Bytes) -> Result<(Rc<Chunks>, list::Ring), Failure> {
     let options = Mapping::options().huge(HugeAdvice::Wanted);
     let map = options.anonymous(bytes).map_err(failed)?;
     let layout = Layout {
@@ -123,12 +171,12 @@ fn far_larger_than_cache(bytes: Bytes) -> Result<(Arc<Chunks>, list::Ring), Fail
     let ring = list::Ring::new(Addr(layout.base), count as u32, 3);
     ring.fill(|at, image| chunks.write(at, image))
         .map_err(failed)?;
-    Ok((Arc::new(chunks), ring))
+    Ok((Rc::new(chunks), ring))
 }
 
 /// Traversals a second by an executor, without a network in front of it.
 pub fn executor_rate(
-    chunks: &Arc<Chunks>,
+    chunks: &Rc<Chunks>,
     ring: &list::Ring,
     (style, size): (Style, usize),
     nodes: u32,
@@ -145,7 +193,7 @@ pub fn executor_rate(
         while pushed < CALLS && window.len() < 64 {
             let start = ring.address(rng.below(u64::from(ring.count())) as u32);
             let args = postcard_args(start.0, nodes);
-            let memory = LocalMemory::new(Arc::clone(chunks), style, 255, limits);
+            let memory = LocalMemory::new(Rc::clone(chunks), style, 255, limits);
             if let Ok(running) = (entry.start)(memory, &args) {
                 window.push(running, (), Nanos(u64::MAX));
             }
@@ -164,7 +212,7 @@ fn postcard_args(start: u64, nodes: u32) -> Vec<u8> {
 }
 
 /// The list of the window's measurement, and windows beside 8.
-pub fn big_list() -> Result<(Arc<Chunks>, list::Ring), Failure> {
+pub fn big_list() -> Result<(Rc<Chunks>, list::Ring), Failure> {
     far_larger_than_cache(Bytes::gib(1))
 }
 
@@ -286,34 +334,95 @@ fn p50s(runs: &[Run]) -> f64 {
     median(&mut runs.iter().map(|r| r.latency_us.p50).collect::<Vec<_>>())
 }
 
+/// The ways to run the same calls on the same memory: two services would lie on pages of different luck.
+#[derive(Debug)]
+struct Switch {
+    /// Which of the ways takes the next call. Changed only while none is under way.
+    way: Arc<AtomicUsize>,
+    ways: Vec<Arc<dyn CallFactory>>,
+}
+
+struct SwitchHost {
+    way: Arc<AtomicUsize>,
+    hosts: Vec<Box<dyn CallHost>>,
+}
+
+impl CallFactory for Switch {
+    fn find(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
+        // By hand there is one function, whatever its number.
+        let last = self.ways.last();
+        last.map_or(Err(None), |way| way.find(name, version))
+    }
+    fn host(&self, index: usize) -> Box<dyn CallHost> {
+        Box::new(SwitchHost {
+            way: Arc::clone(&self.way),
+            hosts: self.ways.iter().map(|way| way.host(index)).collect(),
+        })
+    }
+}
+
+impl CallHost for SwitchHost {
+    fn submit(
+        &mut self,
+        caller: &CallerOf,
+        service: Option<&Arc<Shared<MemfdBacking>>>,
+        args: &[u8],
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        self.hosts[self.way.load(Relaxed)].submit(caller, service, args, now)
+    }
+    fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool {
+        self.hosts[self.way.load(Relaxed)].run(now, end)
+    }
+    fn under_way(&self) -> usize {
+        self.hosts[self.way.load(Relaxed)].under_way()
+    }
+}
+
 fn against_by_hand() -> Result<Vec<Measurement>, Failure> {
     let case = base_case();
-    let small = Case {
+    let alone = Case {
         in_flight: 1,
         ..case
     };
-    let by_hand = Stage::new(case.memory, Arc::new(ByHand), false)?;
-    let sync = Stage::new(case.memory, Arc::new(LocalHosts::sync()), false)?;
-    let windowed = Stage::new(case.memory, Arc::new(LocalHosts::prefetching(8)), false)?;
-    let stages = [
-        (&by_hand, case),
-        (&sync, case),
-        (&windowed, case),
-        (&by_hand, small),
-        (&sync, small),
-        (&windowed, small),
-    ];
-    let found = in_turn(&stages, ROUNDS)?;
-    let hand = "by hand";
-    let rate = |i: usize| (rates(&found[i]), "calls/s");
-    let time = |i: usize| (p50s(&found[i]), "us");
-    let against = (rates(&found[0]), hand);
-    let fast = (p50s(&found[3]), hand);
+    let way = Arc::new(AtomicUsize::new(0));
+    let switch = Switch {
+        way: Arc::clone(&way),
+        ways: vec![
+            Arc::new(ByHand),
+            Arc::new(LocalHosts::sync()),
+            Arc::new(LocalHosts::prefetching(8)),
+        ],
+    };
+    let stage = Stage::new(case.memory, Arc::new(switch), false)?;
+    let service = case.open(&stage)?;
+    let app = App::fill(case.app, &service, case.nodes, case.place.place())?;
+    let (mut loaded, mut unloaded) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
+    for _ in 0..ROUNDS {
+        for at in 0..3 {
+            way.store(at, Relaxed);
+            loaded[at].push(case.measure_on(&service, &app)?);
+            unloaded[at].push(alone.measure_on(&service, &app)?);
+        }
+    }
+    let rate = |at: usize, what| (rates(&loaded[at]), what);
+    let time = |at: usize, what| (p50s(&unloaded[at]), what);
+    let (hand, per_s) = ("by hand", "calls/s");
     Ok(vec![
-        Measurement::new("server-sync.rate", rate(1), against, ">= 1"),
-        Measurement::new("server-async.rate", rate(2), against, ">= 1"),
-        Measurement::new("server-sync.latency", time(4), fast, "<= 1.1"),
-        Measurement::new("server-async.latency", time(5), fast, "<= 1.1"),
+        Measurement::new("server-sync.rate", rate(1, per_s), rate(0, hand), ">= 1"),
+        Measurement::new("server-async.rate", rate(2, per_s), rate(0, hand), ">= 1"),
+        Measurement::new(
+            "server-sync.latency",
+            time(1, "us"),
+            time(0, hand),
+            "<= 1.1",
+        ),
+        Measurement::new(
+            "server-async.latency",
+            time(2, "us"),
+            time(0, hand),
+            "<= 1.1",
+        ),
     ])
 }
 
@@ -376,7 +485,8 @@ fn crossing() -> Result<Vec<Measurement>, Failure> {
 }
 
 /// Loads and lengths at which the best place differs: name, way, nodes, calls under way.
-const AUTOMATIC: [(&str, Over, u32, u32); 7] = [
+type Automatic = (&'static str, Over, u32, u32);
+const AUTOMATIC: [Automatic; 7] = [
     ("auto.tcp.1-node.alone", Over::Tcp, 1, 1),
     ("auto.tcp.4-nodes.alone", Over::Tcp, 4, 1),
     ("auto.tcp.16-nodes.alone", Over::Tcp, 16, 1),
@@ -387,7 +497,7 @@ const AUTOMATIC: [(&str, Over, u32, u32); 7] = [
 ];
 
 /// Muninn's choice against the best place.
-fn automatic(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
+fn automatic(bar: &Progress, only: Option<&str>) -> Result<Vec<Measurement>, Failure> {
     let stage = Stage::usual(Bytes::mib(64), Spot::Auto, 8)?;
     let sync = Stage::usual(Bytes::mib(64), Spot::ServerSync, 8)?;
     let windowed = Stage::usual(Bytes::mib(64), Spot::ServerAsync, 8)?;
@@ -402,7 +512,7 @@ fn automatic(bar: &Progress) -> Result<Vec<Measurement>, Failure> {
     let keepers = stages.map(|(_, stage)| base_case().open(stage));
     let _keepers: Vec<_> = keepers.into_iter().collect::<Result<_, _>>()?;
     let mut all = Vec::new();
-    for (name, over, nodes, in_flight) in AUTOMATIC {
+    for &(name, over, nodes, in_flight) in wanted_automatic(only) {
         let cases = stages.map(|(place, stage)| {
             let case = Case {
                 place,
