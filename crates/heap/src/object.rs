@@ -80,11 +80,11 @@ impl<'s> Object<'s> {
         object
     }
 
-    /// The object that a word of the heap names. Look at the alarm when done.
+    /// The object that a word of the heap names. Where it lies is found out when it is first used:
+    /// many references are loaded only to be stored elsewhere.
     #[inline]
     pub(crate) fn of_word(scope: &Scope<'s>, word: u64) -> Object<'s> {
-        let address = scope.inner.resolve(word);
-        Object::build(scope.inner, scope.context, address, word)
+        Object::build(scope.inner, scope.context, std::ptr::null_mut(), word)
     }
 
     #[inline(always)]
@@ -103,24 +103,31 @@ impl<'s> Object<'s> {
     #[inline(always)]
     fn address(&self) -> *mut u8 {
         let address = self.slot().address.get();
-        if address.is_null() {
-            return self.find_again();
+        if !address.is_null() {
+            return address;
         }
+        // The load barrier.
+        let address = self.inner.resolve(self.word());
+        if address.is_null() {
+            return self.wait_and_find();
+        }
+        self.slot().address.set(address);
         address
     }
 
-    /// The collector has moved the object, or does so now: waits, then follows it.
+    /// The collector moves the object: waits, then follows it.
     #[cold]
-    fn find_again(&self) -> *mut u8 {
+    #[inline(never)]
+    fn wait_and_find(&self) -> *mut u8 {
         loop {
+            self.inner
+                .state
+                .wait_for_region(self.inner, self.context, self.word());
             let address = self.inner.resolve(self.word());
             if !address.is_null() {
                 self.slot().address.set(address);
                 return address;
             }
-            self.inner
-                .state
-                .wait_for_region(self.inner, self.context, self.word());
         }
     }
 
@@ -133,15 +140,28 @@ impl<'s> Object<'s> {
         }
     }
 
+    /// A field that is about to be read.
     #[inline(always)]
     fn field(&self, offset: usize) -> *mut u8 {
-        self.address().wrapping_add(HEADER as usize + offset)
+        let field = self.address().wrapping_add(HEADER as usize + offset);
+        self.inner.pager.expect_read(field);
+        field
+    }
+
+    /// A field that is about to be written.
+    #[inline(always)]
+    fn field_mut(&self, offset: usize) -> *mut u8 {
+        let field = self.address().wrapping_add(HEADER as usize + offset);
+        self.inner.pager.expect_write(field);
+        field
     }
 
     #[inline]
     fn header(&self) -> Header {
+        let address = self.address();
+        self.inner.pager.expect_read(address);
         // SAFETY: an object starts with its header.
-        let header = unsafe { word_at(self.address()) }.load(Ordering::Relaxed);
+        let header = unsafe { word_at(address) }.load(Ordering::Relaxed);
         self.after();
         Header(header)
     }
@@ -176,9 +196,7 @@ impl<'s> Object<'s> {
             self.after();
             return None;
         }
-        // The load barrier.
-        let address = self.inner.resolve(word);
-        let found = Object::build(self.inner, self.context, address, word);
+        let found = Object::build(self.inner, self.context, std::ptr::null_mut(), word);
         self.after();
         Some(found)
     }
@@ -186,7 +204,7 @@ impl<'s> Object<'s> {
     #[inline]
     pub(crate) fn set_ref(&self, offset: usize, value: Option<&Object<'s>>) {
         let word = value.map_or(0, Object::word);
-        let field = self.field(offset);
+        let field = self.field_mut(offset);
         // SAFETY: as in `get_ref`.
         let cell = unsafe { word_at(field) };
         // The store barrier.
@@ -201,7 +219,7 @@ impl<'s> Object<'s> {
     #[inline]
     pub(crate) fn init_ref(&self, offset: usize, value: Option<&Object<'s>>) {
         let Some(value) = value else { return };
-        let field = self.field(offset);
+        let field = self.field_mut(offset);
         // SAFETY: as in `get_ref`.
         let cell = unsafe { word_at(field) };
         if self.inner.config.barriers {
@@ -223,14 +241,14 @@ impl<'s> Object<'s> {
 
     #[inline]
     pub(crate) fn set<P: crate::typed::Plain>(&self, offset: usize, value: P) {
-        let field = self.field(offset).cast::<P>();
+        let field = self.field_mut(offset).cast::<P>();
         // SAFETY: as in `get`.
         unsafe { field.write_volatile(value) };
         self.after();
     }
 
     pub(crate) fn store_bytes(&self, offset: usize, bytes: &[u8]) {
-        let field = self.field(offset);
+        let field = self.field_mut(offset);
         for (at, byte) in bytes.iter().enumerate() {
             // SAFETY: the caller names a range of the object.
             unsafe { field.add(at).write_volatile(*byte) };

@@ -26,8 +26,15 @@ impl FarPages for Pager {
 
 impl Pager {
     /// A thread touched this address and was stopped.
-    pub(super) fn fault(&self, addr: usize, write: bool) {
-        let page = ((addr as u64 - self.map.addr()) >> PAGE_SHIFT) as u32;
+    pub(super) fn fault_at(&self, addr: usize, write: bool) {
+        self.fault(
+            ((addr as u64 - self.map.addr()) >> PAGE_SHIFT) as u32,
+            write,
+        );
+    }
+
+    /// A thread needs this page.
+    pub(super) fn fault(&self, page: u32, write: bool) {
         let wanted = |state| match state {
             INIT | EVICTED => true,
             CLEAN => write,

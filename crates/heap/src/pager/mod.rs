@@ -13,6 +13,10 @@
 //! of a Clean page are those at its home; a page is mapped exactly if it is Clean or Dirty (or
 //! Lost); nobody waits for a Busy page while holding a lock or another Busy page, except for room.
 //!
+//! Where the cache is smaller than the heap, mutators look at the state of a page before they touch it
+//! ([`Pager::expect_read`]) and call for one that is absent: a signal, and the way back from it, cost
+//! as much as everything else that a fault needs. The signal stays what counts; the look may be wrong.
+//!
 //! Known limits: a system call that touches an absent page of the heap fails with EFAULT, so bytes
 //! are copied out of the heap before they are given to one. What is hot is learnt from faults alone.
 
@@ -88,6 +92,8 @@ pub struct Pager {
     /// Of these, pages of tablets.
     cached_tablet_pages: AtomicU64,
     limit_pages: AtomicU64,
+    /// Pages are likely to be absent: it is worth to look before they are touched.
+    is_tight: bool,
     /// Regions that are the tail of a humongous object: they have no head of their own.
     tails: Box<[AtomicBool]>,
     /// Version of each region's tag; empty where the plan uses none.
@@ -165,6 +171,7 @@ impl Pager {
             cached_pages: AtomicU64::new(0),
             cached_tablet_pages: AtomicU64::new(0),
             limit_pages: AtomicU64::new(limit),
+            is_tight: limit < geometry.heap_bytes() >> PAGE_SHIFT,
             tails: (0..regions).map(|_| AtomicBool::new(false)).collect(),
             versions: (0..versions).map(|_| AtomicU32::new(0)).collect(),
             alarm,
@@ -190,7 +197,37 @@ impl Pager {
     /// The place of an address inside of the heap.
     #[inline(always)]
     pub fn place(&self, address: *const u8) -> u64 {
-        address.addr() as u64 - self.map.addr()
+        (address.addr() as u64).wrapping_sub(self.map.addr())
+    }
+
+    /// The page of this address is about to be read: brings it if it is absent.
+    #[inline(always)]
+    pub fn expect_read(&self, address: *const u8) {
+        self.expect(address, EVICTED, false);
+    }
+
+    /// The page of this address is about to be written: brings it, or lets it be written.
+    #[inline(always)]
+    pub fn expect_write(&self, address: *const u8) {
+        self.expect(address, CLEAN, true);
+    }
+
+    #[inline(always)]
+    fn expect(&self, address: *const u8, highest: u8, write: bool) {
+        if self.is_tight {
+            let page = self.place(address) >> PAGE_SHIFT;
+            // Whoever passes nonsense gets a fault at the touch, not here.
+            let state = self.states.get(page as usize);
+            if state.is_some_and(|state| state.load(Relaxed) <= highest) {
+                self.bring(page as u32, write);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn bring(&self, page: u32, write: bool) {
+        self.fault(page, write);
     }
 
     pub fn space_bytes(&self) -> u64 {

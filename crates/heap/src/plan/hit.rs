@@ -69,6 +69,7 @@ impl Hit {
         let entry = inner
             .pager
             .address(self.geometry.entry_at(tablet, word as u32));
+        inner.pager.expect_read(entry);
         // SAFETY: an entry of the table, inside of the heap's mapping and aligned to 4; entries are
         // accessed atomically. A page that is absent comes.
         let granule = unsafe { AtomicU32::from_ptr(entry.cast()) }.load(Relaxed);
@@ -99,6 +100,7 @@ impl Hit {
     #[inline]
     pub fn set(&self, inner: &Inner, tablet: u32, entry: u32, at: u64) -> u64 {
         let address = inner.pager.address(self.geometry.entry_at(tablet, entry));
+        inner.pager.expect_write(address);
         // SAFETY: as in `resolve`.
         unsafe { AtomicU32::from_ptr(address.cast()) }.store(self.geometry.granule_of(at), Relaxed);
         u64::from(tablet) << 32 | u64::from(entry)
