@@ -80,11 +80,11 @@ impl<'s> Object<'s> {
         object
     }
 
-    /// The object that a word of the heap names. Where it lies is found out when it is first used:
-    /// many references are loaded only to be stored elsewhere.
+    /// The object that a word of the heap names. Look at the alarm when done.
     #[inline]
     pub(crate) fn of_word(scope: &Scope<'s>, word: u64) -> Object<'s> {
-        Object::build(scope.inner, scope.context, std::ptr::null_mut(), word)
+        let address = scope.inner.resolve(word);
+        Object::build(scope.inner, scope.context, address, word)
     }
 
     #[inline(always)]
@@ -103,31 +103,25 @@ impl<'s> Object<'s> {
     #[inline(always)]
     fn address(&self) -> *mut u8 {
         let address = self.slot().address.get();
-        if !address.is_null() {
-            return address;
-        }
-        // The load barrier.
-        let address = self.inner.resolve(self.word());
         if address.is_null() {
-            return self.wait_and_find();
+            return self.find_again();
         }
-        self.slot().address.set(address);
         address
     }
 
-    /// The collector moves the object: waits, then follows it.
+    /// The collector has moved the object, or does so now: waits, then follows it.
     #[cold]
     #[inline(never)]
-    fn wait_and_find(&self) -> *mut u8 {
+    fn find_again(&self) -> *mut u8 {
         loop {
-            self.inner
-                .state
-                .wait_for_region(self.inner, self.context, self.word());
             let address = self.inner.resolve(self.word());
             if !address.is_null() {
                 self.slot().address.set(address);
                 return address;
             }
+            self.inner
+                .state
+                .wait_for_region(self.inner, self.context, self.word());
         }
     }
 
@@ -196,7 +190,9 @@ impl<'s> Object<'s> {
             self.after();
             return None;
         }
-        let found = Object::build(self.inner, self.context, std::ptr::null_mut(), word);
+        // The load barrier.
+        let address = self.inner.resolve(word);
+        let found = Object::build(self.inner, self.context, address, word);
         self.after();
         Some(found)
     }
@@ -328,10 +324,7 @@ impl Inner {
     /// The address of what a word names; null while the collector moves it (Mako's load barrier).
     #[inline(always)]
     pub(crate) fn resolve(&self, word: u64) -> *mut u8 {
-        match self.geometry.mode {
-            Mode::Direct => self.pager.address(word),
-            Mode::Indirect => self.state.resolve(self, word),
-        }
+        self.state.resolve(self, word)
     }
 
     /// What the plan has to know before a reference is stored.

@@ -229,6 +229,7 @@ impl<'s, T: ?Sized> Local<'s, T> {
     }
 }
 
+#[inline(always)]
 fn check(at: usize, len: usize) {
     assert!(at < len, "index {at} is outside of an array of {len}");
 }

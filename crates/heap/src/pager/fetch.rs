@@ -49,7 +49,7 @@ impl Pager {
             Some(CLEAN) => {
                 self.counters.write_faults.fetch_add(1, Relaxed);
                 self.protect(page, 1, false);
-                self.state(page).store(DIRTY, Release);
+                self.state(page).store(DIRTY | touch::TOUCHED, Release);
             }
             Some(INIT) => {
                 self.make_room(1);
@@ -189,9 +189,11 @@ impl Pager {
 
     fn arrived(&self, page: u32, arrival: Arrival, state: u8) {
         self.count_in(page);
-        self.lock_policies()
-            .evict
-            .handle_resident(index(page), arrival);
+        let mut policies = self.lock_policies();
+        policies.evict.handle_resident(index(page), arrival);
+        let settled = policies.recent.push(page);
+        drop(policies);
+        self.take_touched(settled);
         self.state(page).store(state, Release);
     }
 

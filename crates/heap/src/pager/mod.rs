@@ -13,15 +13,13 @@
 //! of a Clean page are those at its home; a page is mapped exactly if it is Clean or Dirty (or
 //! Lost); nobody waits for a Busy page while holding a lock or another Busy page, except for room.
 //!
-//! Where the cache is smaller than the heap, mutators look at the state of a page before they touch it
-//! ([`Pager::expect_read`]) and call for one that is absent: a signal, and the way back from it, cost
-//! as much as everything else that a fault needs. The signal stays what counts; the look may be wrong.
-//!
 //! Known limits: a system call that touches an absent page of the heap fails with EFAULT, so bytes
-//! are copied out of the heap before they are given to one. What is hot is learnt from faults alone.
+//! are copied out of the heap before they are given to one. What is hot is
+//! learnt where the cache is smaller than the heap ([`touch`]).
 
 mod fetch;
 mod registry;
+mod touch;
 mod write_back;
 
 use crate::alarm::Alarm;
@@ -54,6 +52,8 @@ const SIGNAL_STACK: Bytes = Bytes::kib(256);
 const TABLET_SHARE: u64 = 3;
 /// Pages that leave together when there is no room.
 const BATCH: u32 = 64;
+/// Pages that are looked at for some that were not touched of late.
+const LOOKS_MAX: u32 = 4 * BATCH;
 
 /// A lane and a buffer for what arrives on it.
 struct LaneSlot {
@@ -76,6 +76,7 @@ pub struct Counters {
 struct Policies {
     evict: Box<dyn Evict>,
     prefetch: Box<dyn Prefetch>,
+    recent: touch::Recent,
 }
 
 pub struct Pager {
@@ -167,6 +168,7 @@ impl Pager {
             policies: Mutex::new(Policies {
                 evict: config.evict.build(pages, 1),
                 prefetch: config.prefetch.build(),
+                recent: touch::Recent::default(),
             }),
             cached_pages: AtomicU64::new(0),
             cached_tablet_pages: AtomicU64::new(0),
@@ -200,36 +202,6 @@ impl Pager {
         (address.addr() as u64).wrapping_sub(self.map.addr())
     }
 
-    /// The page of this address is about to be read: brings it if it is absent.
-    #[inline(always)]
-    pub fn expect_read(&self, address: *const u8) {
-        self.expect(address, EVICTED, false);
-    }
-
-    /// The page of this address is about to be written: brings it, or lets it be written.
-    #[inline(always)]
-    pub fn expect_write(&self, address: *const u8) {
-        self.expect(address, CLEAN, true);
-    }
-
-    #[inline(always)]
-    fn expect(&self, address: *const u8, highest: u8, write: bool) {
-        if self.is_tight {
-            let page = self.place(address) >> PAGE_SHIFT;
-            // Whoever passes nonsense gets a fault at the touch, not here.
-            let state = self.states.get(page as usize);
-            if state.is_some_and(|state| state.load(Relaxed) <= highest) {
-                self.bring(page as u32, write);
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn bring(&self, page: u32, write: bool) {
-        self.fault(page, write);
-    }
-
     pub fn space_bytes(&self) -> u64 {
         self.map.len() as u64
     }
@@ -255,7 +227,7 @@ impl Pager {
 
     /// How many pages of a range are cached.
     pub fn cached_in(&self, places: Range<u64>) -> u64 {
-        let cached = |page: &u32| matches!(self.state(*page).load(Relaxed), CLEAN | DIRTY);
+        let cached = |page: &u32| matches!(self.look(*page), CLEAN | DIRTY);
         self.pages_of(places).filter(cached).count() as u64
     }
 
@@ -266,6 +238,11 @@ impl Pager {
 
     fn state(&self, page: u32) -> &AtomicU8 {
         &self.states[page as usize]
+    }
+
+    /// What a page is now, touched or not.
+    fn look(&self, page: u32) -> u8 {
+        self.state(page).load(Acquire) & !touch::TOUCHED
     }
 
     fn lock_policies(&self) -> MutexGuard<'_, Policies> {
@@ -361,15 +338,16 @@ impl Pager {
         let mut spins = 0;
         loop {
             let now = state.load(Acquire);
-            if now == BUSY {
+            let is = now & !touch::TOUCHED;
+            if is == BUSY {
                 wait_a_moment(&mut spins);
                 continue;
             }
-            if !wanted(now) {
+            if !wanted(is) {
                 return None;
             }
             if state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok() {
-                return Some(now);
+                return Some(is);
             }
         }
     }
@@ -378,8 +356,9 @@ impl Pager {
     fn try_take(&self, page: u32, wanted: impl Fn(u8) -> bool) -> Option<u8> {
         let state = self.state(page);
         let now = state.load(Acquire);
-        (now != BUSY && wanted(now) && state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok())
-            .then_some(now)
+        let is = now & !touch::TOUCHED;
+        (is != BUSY && wanted(is) && state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok())
+            .then_some(is)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pages go: for want of room, because an agent is to read them, or because their region is free.
 
 use super::*;
-use muninn_policy::evict::{Arrival, RUN_PAGES_MAX};
+use muninn_policy::evict::Arrival;
 use muninn_types::Class;
 use muninn_wire::{MAX_SEGS, Seg};
 
@@ -29,43 +29,45 @@ impl Pager {
         }
     }
 
-    /// Evicts about as many pages as are wanted; false if the policy has none.
+    /// Evicts as many pages as are wanted, or fewer; false if the policy has none.
     fn evict_some(&self, wanted: u32) -> bool {
         let mut taken = [(0u32, false); BATCH as usize];
         let mut count = 0;
+        let mut looks = 0;
         let mut policies = self.lock_policies();
-        let mut left = wanted;
-        let mut any = false;
-        while left > 0 {
-            let Some(run) = policies.evict.next_run(left.min(RUN_PAGES_MAX)) else {
+        while count < wanted {
+            let Some(run) = policies.evict.next_run(wanted - count) else {
                 break;
             };
-            any = true;
-            left -= run.pages.min(left);
             for page in run.iter() {
-                if self.is_dear(page.0) {
+                looks += 1;
+                // Of pages that are all in use, some have to go all the same.
+                if looks < LOOKS_MAX && (self.take_touched(page.0) || self.is_dear(page.0)) {
                     policies.evict.handle_staged_hit(page);
                     continue;
                 }
                 match self.try_take(page.0, |state| matches!(state, CLEAN | DIRTY)) {
                     Some(state) => {
-                        taken[count] = (page.0, state == DIRTY);
+                        taken[count as usize] = (page.0, state == DIRTY);
                         count += 1;
                     }
                     // Gone, or being changed by somebody: then it is resident and stays so.
-                    None if matches!(self.state(page.0).load(Acquire), INIT | EVICTED) => {
+                    None if matches!(self.look(page.0), INIT | EVICTED) => {
                         policies.evict.handle_removed(page);
                     }
                     None => policies.evict.handle_resident(page, Arrival::Kept),
                 }
             }
+            if looks >= 2 * LOOKS_MAX {
+                break;
+            }
         }
         drop(policies);
-        let taken = &mut taken[..count];
+        let taken = &mut taken[..count as usize];
         // Neighbours next to each other.
         taken.sort_unstable();
         self.put_out(taken);
-        any
+        looks > 0
     }
 
     /// Writes back what is dirty of taken pages and unmaps them all.

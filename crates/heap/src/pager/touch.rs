@@ -1,0 +1,82 @@
+//! Mutators look at a page's state before they touch it.
+//!
+//! Where the cache is smaller than the heap, an absent page is called for instead of being signalled:
+//! a signal, and the way back from it, cost as much as everything else that a fault needs. The signal
+//! stays what counts; a look may be out of date a moment later.
+//!
+//! The same look tells which pages are in use, which no kernel tells a program: one bit beside the
+//! state says that the page was touched since the policy last asked. A look that finds it set is over
+//! after one comparison. What is touched together with its arrival says nothing (an object is read
+//! field by field), so the bit is cleared again when a few other pages have come.
+
+use super::*;
+
+/// Beside the state of a page that is Clean or Dirty: touched since the policy last asked.
+pub(super) const TOUCHED: u8 = 0x80;
+/// Touches of a page before so many others have come count as one with its arrival.
+const RECENT: usize = 32;
+
+/// The pages that came last.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    pages: [u32; RECENT],
+    next: usize,
+}
+
+impl Recent {
+    /// A page came; the one that is no longer recent.
+    pub fn push(&mut self, page: u32) -> u32 {
+        let place = &mut self.pages[self.next % RECENT];
+        self.next = self.next.wrapping_add(1);
+        std::mem::replace(place, page)
+    }
+}
+
+impl Pager {
+    /// The page of this address is about to be read: brings it if it is absent.
+    #[inline(always)]
+    pub fn expect_read(&self, address: *const u8) {
+        self.expect(address, CLEAN | TOUCHED, false);
+    }
+
+    /// The page of this address is about to be written: brings it, or lets it be written.
+    #[inline(always)]
+    pub fn expect_write(&self, address: *const u8) {
+        self.expect(address, DIRTY | TOUCHED, true);
+    }
+
+    #[inline(always)]
+    fn expect(&self, address: *const u8, least: u8, write: bool) {
+        if self.is_tight {
+            let page = (self.place(address) >> PAGE_SHIFT) as usize;
+            // Whoever passes nonsense gets a fault at the touch, not here.
+            if let Some(state) = self.states.get(page)
+                && state.load(Relaxed) < least
+            {
+                self.touch(page as u32, write);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn touch(&self, page: u32, write: bool) {
+        let state = self.state(page);
+        let now = state.load(Relaxed);
+        match now & !TOUCHED {
+            CLEAN if write => self.fault(page, true),
+            // If it is not that any more, whoever changed it has the last word.
+            CLEAN | DIRTY => {
+                let _ = state.compare_exchange(now, now | TOUCHED, Relaxed, Relaxed);
+            }
+            LOST => {}
+            _ => self.fault(page, write),
+        }
+    }
+
+    /// Whether a page was touched since this was last asked.
+    pub(super) fn take_touched(&self, page: u32) -> bool {
+        let state = self.state(page);
+        state.load(Relaxed) & TOUCHED != 0 && state.fetch_and(!TOUCHED, Relaxed) & TOUCHED != 0
+    }
+}
