@@ -197,8 +197,9 @@ impl<'s> Scope<'s> {
     pub fn alloc_values<P: Plain>(&self, values: &[P]) -> Result<Local<'s, [P]>, HeapError> {
         let array: Local<'s, [P]> = Local::from_object(self.array::<[P]>(values.len())?);
         for (at, value) in values.iter().enumerate() {
-            array.set(at, *value);
+            array.raw().init(at * size_of::<P>(), *value);
         }
+        array.raw().after();
         Ok(array)
     }
 
@@ -210,8 +211,9 @@ impl<'s> Scope<'s> {
     ) -> Result<Local<'s, [P]>, HeapError> {
         let array: Local<'s, [P]> = Local::from_object(self.array::<[P]>(len)?);
         for at in 0..len {
-            array.set(at, value);
+            array.raw().init(at * size_of::<P>(), value);
         }
+        array.raw().after();
         Ok(array)
     }
 

@@ -215,7 +215,7 @@ impl<'s> Object<'s> {
     #[inline]
     pub(crate) fn init_ref(&self, offset: usize, value: Option<&Object<'s>>) {
         let Some(value) = value else { return };
-        let field = self.field_mut(offset);
+        let field = self.address().wrapping_add(HEADER as usize + offset);
         // SAFETY: as in `get_ref`.
         let cell = unsafe { word_at(field) };
         if self.inner.config.barriers {
@@ -241,6 +241,15 @@ impl<'s> Object<'s> {
         // SAFETY: as in `get`.
         unsafe { field.write_volatile(value) };
         self.after();
+    }
+
+    /// Fills a value of an object that nobody else knows yet. Its page has only just been mapped: no
+    /// look is needed.
+    #[inline(always)]
+    pub(crate) fn init<P: crate::typed::Plain>(&self, offset: usize, value: P) {
+        let field = self.address().wrapping_add(HEADER as usize + offset);
+        // SAFETY: as in `get`.
+        unsafe { field.cast::<P>().write_volatile(value) };
     }
 
     pub(crate) fn store_bytes(&self, offset: usize, bytes: &[u8]) {

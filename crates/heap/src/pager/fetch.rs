@@ -188,7 +188,7 @@ impl Pager {
     }
 
     fn arrived(&self, page: u32, arrival: Arrival, state: u8) {
-        self.count_in(page);
+        self.cached_pages.fetch_add(1, Relaxed);
         let mut policies = self.lock_policies();
         policies.evict.handle_resident(index(page), arrival);
         let settled = policies.recent.push(page);

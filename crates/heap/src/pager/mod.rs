@@ -48,8 +48,6 @@ const LOST: u8 = 5;
 const LANES: usize = 4;
 /// A signal stack on which a page can be fetched over a network.
 const SIGNAL_STACK: Bytes = Bytes::kib(256);
-/// One part in this many of the cache may hold tablets that do not give way to other pages.
-const TABLET_SHARE: u64 = 3;
 /// Pages that leave together when there is no room.
 const BATCH: u32 = 64;
 /// Pages that are looked at for some that were not touched of late.
@@ -90,8 +88,6 @@ pub struct Pager {
     mapped: Vec<bool>,
     policies: Mutex<Policies>,
     cached_pages: AtomicU64,
-    /// Of these, pages of tablets.
-    cached_tablet_pages: AtomicU64,
     limit_pages: AtomicU64,
     /// Pages are likely to be absent: it is worth to look before they are touched.
     is_tight: bool,
@@ -171,7 +167,6 @@ impl Pager {
                 recent: touch::Recent::default(),
             }),
             cached_pages: AtomicU64::new(0),
-            cached_tablet_pages: AtomicU64::new(0),
             limit_pages: AtomicU64::new(limit),
             is_tight: limit < geometry.heap_bytes() >> PAGE_SHIFT,
             tails: (0..regions).map(|_| AtomicBool::new(false)).collect(),
@@ -242,7 +237,7 @@ impl Pager {
 
     /// What a page is now, touched or not.
     fn look(&self, page: u32) -> u8 {
-        self.state(page).load(Acquire) & !touch::TOUCHED
+        self.state(page).load(Acquire) & touch::STATE
     }
 
     fn lock_policies(&self) -> MutexGuard<'_, Policies> {
@@ -272,30 +267,6 @@ impl Pager {
 
     fn is_tablet(&self, page: u32) -> bool {
         u64::from(page) << PAGE_SHIFT >= self.geometry.heap_bytes()
-    }
-
-    /// A page came into the cache.
-    fn count_in(&self, page: u32) {
-        self.cached_pages.fetch_add(1, Relaxed);
-        if self.is_tablet(page) {
-            self.cached_tablet_pages.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// A page left the cache.
-    fn count_out(&self, page: u32) {
-        self.cached_pages.fetch_sub(1, Relaxed);
-        if self.is_tablet(page) {
-            self.cached_tablet_pages.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// Whether a page is worth more than others: one of a tablet is on the way to a thousand
-    /// objects, which lie in a dozen pages or more. Tablets that take too much of the cache are
-    /// like everything else.
-    fn is_dear(&self, page: u32) -> bool {
-        self.is_tablet(page)
-            && self.cached_tablet_pages.load(Relaxed) * TABLET_SHARE < self.limit_pages()
     }
 
     fn lane(&self, server: ServerId) -> MutexGuard<'_, LaneSlot> {
@@ -338,7 +309,7 @@ impl Pager {
         let mut spins = 0;
         loop {
             let now = state.load(Acquire);
-            let is = now & !touch::TOUCHED;
+            let is = now & touch::STATE;
             if is == BUSY {
                 wait_a_moment(&mut spins);
                 continue;
@@ -356,7 +327,7 @@ impl Pager {
     fn try_take(&self, page: u32, wanted: impl Fn(u8) -> bool) -> Option<u8> {
         let state = self.state(page);
         let now = state.load(Acquire);
-        let is = now & !touch::TOUCHED;
+        let is = now & touch::STATE;
         (is != BUSY && wanted(is) && state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok())
             .then_some(is)
     }

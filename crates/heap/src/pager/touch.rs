@@ -11,8 +11,12 @@
 
 use super::*;
 
+/// The state itself, without the marks beside it.
+pub(super) const STATE: u8 = 0x0f;
 /// Beside the state of a page that is Clean or Dirty: touched since the policy last asked.
 pub(super) const TOUCHED: u8 = 0x80;
+/// A page of a tablet that was to go and was let off.
+const SPARED: u8 = 0x40;
 /// Touches of a page before so many others have come count as one with its arrival.
 const RECENT: usize = 32;
 
@@ -63,7 +67,7 @@ impl Pager {
     fn touch(&self, page: u32, write: bool) {
         let state = self.state(page);
         let now = state.load(Relaxed);
-        match now & !TOUCHED {
+        match now & STATE {
             CLEAN if write => self.fault(page, true),
             // If it is not that any more, whoever changed it has the last word.
             CLEAN | DIRTY => {
@@ -74,9 +78,34 @@ impl Pager {
         }
     }
 
+    /// Whether a page that is to go is worth more than others. It is if it was touched since this was
+    /// last asked. One of a tablet is on the way to a thousand objects, which lie in a dozen pages or
+    /// more: it is let off once when it was not.
+    pub(super) fn take_worth(&self, page: u32) -> bool {
+        let is_touched = self.take_touched(page);
+        if self.is_tablet(page) {
+            let spared = self.state(page).load(Relaxed) & SPARED != 0;
+            if is_touched == spared {
+                self.spare(page, !is_touched && !spared);
+            }
+            return is_touched || !spared;
+        }
+        is_touched
+    }
+
     /// Whether a page was touched since this was last asked.
     pub(super) fn take_touched(&self, page: u32) -> bool {
         let state = self.state(page);
         state.load(Relaxed) & TOUCHED != 0 && state.fetch_and(!TOUCHED, Relaxed) & TOUCHED != 0
+    }
+
+    fn spare(&self, page: u32, spare: bool) {
+        let state = self.state(page);
+        let now = state.load(Relaxed);
+        let marked = if spare { now | SPARED } else { now & !SPARED };
+        // The marks of a page that is being changed are nobody's.
+        if matches!(now & STATE, CLEAN | DIRTY) {
+            let _ = state.compare_exchange(now, marked, Relaxed, Relaxed);
+        }
     }
 }

@@ -42,7 +42,7 @@ impl Pager {
             for page in run.iter() {
                 looks += 1;
                 // Of pages that are all in use, some have to go all the same.
-                if looks < LOOKS_MAX && (self.take_touched(page.0) || self.is_dear(page.0)) {
+                if looks < LOOKS_MAX && self.take_worth(page.0) {
                     policies.evict.handle_staged_hit(page);
                     continue;
                 }
@@ -101,7 +101,7 @@ impl Pager {
         for (page, is_dirty) in taken {
             if written {
                 policies.evict.handle_evicted(index(*page));
-                self.count_out(*page);
+                self.cached_pages.fetch_sub(1, Relaxed);
                 self.state(*page).store(EVICTED, Release);
             } else {
                 // The alarm is raised; the bytes stay, so that nothing wrong can be read.
@@ -314,7 +314,7 @@ impl Pager {
                 continue;
             }
             self.lock_policies().evict.handle_removed(index(page));
-            self.count_out(page);
+            self.cached_pages.fetch_sub(1, Relaxed);
             if run.end != page {
                 drop_run(run);
                 run = page..page;
