@@ -404,6 +404,8 @@ impl Inner {
     fn refill(&self, context: &Context, size: u64) -> Result<(), HeapError> {
         let most = self.geometry.region_bytes() - REGION_HEAD;
         debug_assert!(size <= most);
+        self.retire(context);
+        self.state.pace(self, context);
         for attempt in 0..plan::ATTEMPTS {
             self.retire(context);
             let epoch = self.epoch.load(Acquire);

@@ -8,6 +8,7 @@
 pub mod admission;
 pub mod evict;
 pub mod fit;
+pub mod pace;
 pub mod placement;
 pub mod prefetch;
 pub mod profile;

@@ -15,8 +15,9 @@ use super::*;
 pub(super) const STATE: u8 = 0x0f;
 /// Beside the state of a page that is Clean or Dirty: touched since the policy last asked.
 pub(super) const TOUCHED: u8 = 0x80;
-/// A page of a tablet that was to go and was let off.
-const SPARED: u8 = 0x40;
+/// How often a page of a tablet was to go and was let off.
+const SPARED: u8 = 0x30;
+const SPARED_ONCE: u8 = 0x10;
 /// Touches of a page before so many others have come count as one with its arrival.
 const RECENT: usize = 32;
 
@@ -80,32 +81,29 @@ impl Pager {
 
     /// Whether a page that is to go is worth more than others. It is if it was touched since this was
     /// last asked. One of a tablet is on the way to a thousand objects, which lie in a dozen pages or
-    /// more: it is let off once when it was not.
+    /// more: it is let off a few times when it was not.
     pub(super) fn take_worth(&self, page: u32) -> bool {
         let is_touched = self.take_touched(page);
-        if self.is_tablet(page) {
-            let spared = self.state(page).load(Relaxed) & SPARED != 0;
-            if is_touched == spared {
-                self.spare(page, !is_touched && !spared);
-            }
-            return is_touched || !spared;
+        if !self.is_tablet(page) {
+            return is_touched;
         }
-        is_touched
+        let state = self.state(page);
+        let now = state.load(Relaxed);
+        let spared = match is_touched {
+            true => now & !SPARED,
+            false if now & SPARED == SPARED => return false,
+            false => now + SPARED_ONCE,
+        };
+        // The marks of a page that is being changed are nobody's.
+        if matches!(now & STATE, CLEAN | DIRTY) {
+            let _ = state.compare_exchange(now, spared, Relaxed, Relaxed);
+        }
+        true
     }
 
     /// Whether a page was touched since this was last asked.
     pub(super) fn take_touched(&self, page: u32) -> bool {
         let state = self.state(page);
         state.load(Relaxed) & TOUCHED != 0 && state.fetch_and(!TOUCHED, Relaxed) & TOUCHED != 0
-    }
-
-    fn spare(&self, page: u32, spare: bool) {
-        let state = self.state(page);
-        let now = state.load(Relaxed);
-        let marked = if spare { now | SPARED } else { now & !SPARED };
-        // The marks of a page that is being changed are nobody's.
-        if matches!(now & STATE, CLEAN | DIRTY) {
-            let _ = state.compare_exchange(now, marked, Relaxed, Relaxed);
-        }
     }
 }
