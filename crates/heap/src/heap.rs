@@ -452,6 +452,7 @@ impl Inner {
                 }
                 let at = self.geometry.region_start(first) + REGION_HEAD;
                 self.bumps[first as usize].store(REGION_HEAD + size, Release);
+                self.pager.populate(at..at + size);
                 return Ok(at);
             }
             self.make_space(context, epoch, attempt)?;

@@ -232,3 +232,21 @@ impl Drop for Stopped<'_> {
         self.world.ring();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_known_from_the_region_that_stored_it_until_cleared() {
+        let mut seen = Seen::default();
+        assert!(!seen.knows(1, 64));
+        assert!(seen.knows(1, 64));
+        assert!(!seen.knows(2, 64));
+        // One that falls on the same place takes it.
+        assert!(!seen.knows(2, 64 + 16 * SEEN as u64));
+        assert!(!seen.knows(2, 64));
+        seen.clear();
+        assert!(!seen.knows(2, 64));
+    }
+}

@@ -14,8 +14,8 @@
 //! Lost); nobody waits for a Busy page while holding a lock or another Busy page, except for room.
 //!
 //! Known limits: a system call that touches an absent page of the heap fails with EFAULT, so bytes
-//! are copied out of the heap before they are given to one. What is hot is
-//! learnt where the cache is smaller than the heap ([`touch`]).
+//! are copied out of the heap before they are given to one. What is hot is learnt where the cache is
+//! smaller than the heap (see `touch`).
 
 mod fetch;
 mod registry;
@@ -37,12 +37,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const INIT: u8 = 0;
-const EVICTED: u8 = 1;
-const CLEAN: u8 = 2;
-const DIRTY: u8 = 3;
-const BUSY: u8 = 4;
-const LOST: u8 = 5;
+// States of a page. Marks lie above and below them (see `touch`), so that one comparison tells whether
+// a page can be touched.
+const INIT: u8 = 0x00;
+const EVICTED: u8 = 0x10;
+const CLEAN: u8 = 0x20;
+const DIRTY: u8 = 0x30;
+const BUSY: u8 = 0x40;
+const LOST: u8 = 0x50;
 
 /// Lanes to each server; threads share them by number.
 const LANES: usize = 4;

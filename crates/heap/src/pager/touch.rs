@@ -12,12 +12,12 @@
 use super::*;
 
 /// The state itself, without the marks beside it.
-pub(super) const STATE: u8 = 0x0f;
+pub(super) const STATE: u8 = 0x70;
 /// Beside the state of a page that is Clean or Dirty: touched since the policy last asked.
 pub(super) const TOUCHED: u8 = 0x80;
 /// How often a page of a tablet was to go and was let off.
-const SPARED: u8 = 0x30;
-const SPARED_ONCE: u8 = 0x10;
+const SPARED: u8 = 0x03;
+const SPARED_ONCE: u8 = 0x01;
 /// Touches of a page before so many others have come count as one with its arrival.
 const RECENT: usize = 32;
 
@@ -105,5 +105,33 @@ impl Pager {
     pub(super) fn take_touched(&self, page: u32) -> bool {
         let state = self.state(page);
         state.load(Relaxed) & TOUCHED != 0 && state.fetch_and(!TOUCHED, Relaxed) & TOUCHED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_recent_until_as_many_others_have_come() {
+        let mut recent = Recent::default();
+        for page in 0..RECENT as u32 {
+            assert_eq!(recent.push(100 + page), 0);
+        }
+        assert_eq!(recent.push(500), 100);
+        assert_eq!(recent.push(501), 101);
+    }
+
+    #[test]
+    fn a_look_at_a_touched_page_is_one_comparison() {
+        let fast_read = |state: u8| state >= CLEAN | TOUCHED;
+        let fast_write = |state: u8| state >= DIRTY | TOUCHED;
+        for state in [INIT, EVICTED, CLEAN, DIRTY, BUSY, LOST, CLEAN | SPARED] {
+            assert!(!fast_read(state) && !fast_write(state));
+        }
+        for clean in [CLEAN | TOUCHED, CLEAN | TOUCHED | SPARED] {
+            assert!(fast_read(clean) && !fast_write(clean));
+        }
+        assert!(fast_read(DIRTY | TOUCHED | SPARED) && fast_write(DIRTY | TOUCHED));
     }
 }
