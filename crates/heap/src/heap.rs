@@ -404,6 +404,8 @@ impl Inner {
     fn refill(&self, context: &Context, size: u64) -> Result<(), HeapError> {
         let most = self.geometry.region_bytes() - REGION_HEAD;
         debug_assert!(size <= most);
+        self.retire(context);
+        self.state.pace(self, context);
         for attempt in 0..plan::ATTEMPTS {
             self.retire(context);
             let epoch = self.epoch.load(Acquire);
@@ -450,6 +452,7 @@ impl Inner {
                 }
                 let at = self.geometry.region_start(first) + REGION_HEAD;
                 self.bumps[first as usize].store(REGION_HEAD + size, Release);
+                self.pager.populate(at..at + size);
                 return Ok(at);
             }
             self.make_space(context, epoch, attempt)?;

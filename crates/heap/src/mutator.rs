@@ -196,9 +196,7 @@ impl<'s> Scope<'s> {
     /// A new array of these values.
     pub fn alloc_values<P: Plain>(&self, values: &[P]) -> Result<Local<'s, [P]>, HeapError> {
         let array: Local<'s, [P]> = Local::from_object(self.array::<[P]>(values.len())?);
-        for (at, value) in values.iter().enumerate() {
-            array.set(at, *value);
-        }
+        fill(&array, values.len(), |at| values[at]);
         Ok(array)
     }
 
@@ -209,9 +207,7 @@ impl<'s> Scope<'s> {
         value: P,
     ) -> Result<Local<'s, [P]>, HeapError> {
         let array: Local<'s, [P]> = Local::from_object(self.array::<[P]>(len)?);
-        for at in 0..len {
-            array.set(at, value);
-        }
+        fill(&array, len, |_| value);
         Ok(array)
     }
 
@@ -285,5 +281,19 @@ impl<'s> Scope<'s> {
         let object = Object::of_word(self, word);
         object.after();
         Ok(object)
+    }
+}
+
+/// Elements of a new array that are filled between two safepoints.
+const FILL: usize = 4096;
+
+/// Fills a new array that has this many elements.
+fn fill<P: Plain>(array: &Local<'_, [P]>, len: usize, value: impl Fn(usize) -> P) {
+    let object = array.raw();
+    for start in (0..len).step_by(FILL) {
+        for at in start..len.min(start + FILL) {
+            object.init(at * size_of::<P>(), value(at));
+        }
+        object.after();
     }
 }

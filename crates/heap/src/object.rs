@@ -111,6 +111,7 @@ impl<'s> Object<'s> {
 
     /// The collector has moved the object, or does so now: waits, then follows it.
     #[cold]
+    #[inline(never)]
     fn find_again(&self) -> *mut u8 {
         loop {
             let address = self.inner.resolve(self.word());
@@ -133,15 +134,28 @@ impl<'s> Object<'s> {
         }
     }
 
+    /// A field that is about to be read.
     #[inline(always)]
     fn field(&self, offset: usize) -> *mut u8 {
-        self.address().wrapping_add(HEADER as usize + offset)
+        let field = self.address().wrapping_add(HEADER as usize + offset);
+        self.inner.pager.expect_read(field);
+        field
+    }
+
+    /// A field that is about to be written.
+    #[inline(always)]
+    fn field_mut(&self, offset: usize) -> *mut u8 {
+        let field = self.address().wrapping_add(HEADER as usize + offset);
+        self.inner.pager.expect_write(field);
+        field
     }
 
     #[inline]
     fn header(&self) -> Header {
+        let address = self.address();
+        self.inner.pager.expect_read(address);
         // SAFETY: an object starts with its header.
-        let header = unsafe { word_at(self.address()) }.load(Ordering::Relaxed);
+        let header = unsafe { word_at(address) }.load(Ordering::Relaxed);
         self.after();
         Header(header)
     }
@@ -186,7 +200,7 @@ impl<'s> Object<'s> {
     #[inline]
     pub(crate) fn set_ref(&self, offset: usize, value: Option<&Object<'s>>) {
         let word = value.map_or(0, Object::word);
-        let field = self.field(offset);
+        let field = self.field_mut(offset);
         // SAFETY: as in `get_ref`.
         let cell = unsafe { word_at(field) };
         // The store barrier.
@@ -201,7 +215,7 @@ impl<'s> Object<'s> {
     #[inline]
     pub(crate) fn init_ref(&self, offset: usize, value: Option<&Object<'s>>) {
         let Some(value) = value else { return };
-        let field = self.field(offset);
+        let field = self.address().wrapping_add(HEADER as usize + offset);
         // SAFETY: as in `get_ref`.
         let cell = unsafe { word_at(field) };
         if self.inner.config.barriers {
@@ -223,14 +237,23 @@ impl<'s> Object<'s> {
 
     #[inline]
     pub(crate) fn set<P: crate::typed::Plain>(&self, offset: usize, value: P) {
-        let field = self.field(offset).cast::<P>();
+        let field = self.field_mut(offset).cast::<P>();
         // SAFETY: as in `get`.
         unsafe { field.write_volatile(value) };
         self.after();
     }
 
+    /// Fills a value of an object that nobody else knows yet. Its page has only just been mapped: no
+    /// look is needed.
+    #[inline(always)]
+    pub(crate) fn init<P: crate::typed::Plain>(&self, offset: usize, value: P) {
+        let field = self.address().wrapping_add(HEADER as usize + offset);
+        // SAFETY: as in `get`.
+        unsafe { field.cast::<P>().write_volatile(value) };
+    }
+
     pub(crate) fn store_bytes(&self, offset: usize, bytes: &[u8]) {
-        let field = self.field(offset);
+        let field = self.field_mut(offset);
         for (at, byte) in bytes.iter().enumerate() {
             // SAFETY: the caller names a range of the object.
             unsafe { field.add(at).write_volatile(*byte) };
@@ -310,10 +333,7 @@ impl Inner {
     /// The address of what a word names; null while the collector moves it (Mako's load barrier).
     #[inline(always)]
     pub(crate) fn resolve(&self, word: u64) -> *mut u8 {
-        match self.geometry.mode {
-            Mode::Direct => self.pager.address(word),
-            Mode::Indirect => self.state.resolve(self, word),
-        }
+        self.state.resolve(self, word)
     }
 
     /// What the plan has to know before a reference is stored.

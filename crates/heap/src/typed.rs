@@ -73,6 +73,7 @@ impl<'s> Fresh<'s> {
     ///
     /// The type has a reference at this offset, to what the value is.
     #[doc(hidden)]
+    #[inline]
     pub unsafe fn init_ref(&self, offset: usize, value: Option<&Object<'s>>) {
         self.0.init_ref(offset, value);
     }
@@ -80,8 +81,9 @@ impl<'s> Fresh<'s> {
     ///
     /// The type has a P at this offset.
     #[doc(hidden)]
+    #[inline]
     pub unsafe fn init_plain<P: Plain>(&self, offset: usize, value: P) {
-        self.0.set(offset, value);
+        self.0.init(offset, value);
     }
 }
 
@@ -229,6 +231,7 @@ impl<'s, T: ?Sized> Local<'s, T> {
     }
 }
 
+#[inline(always)]
 fn check(at: usize, len: usize) {
     assert!(at < len, "index {at} is outside of an array of {len}");
 }

@@ -43,12 +43,14 @@ impl CachedWords<'_> {
 impl Words for CachedWords<'_> {
     fn load(&self, at: u64) -> Result<u64, Gone> {
         let address = self.checked(at, 8)?;
+        self.0.expect_read(address);
         // SAFETY: inside of the heap, and aligned as objects are.
         let word = unsafe { word_at(address) }.load(Relaxed);
         self.still_whole(at, word)
     }
     fn store(&self, at: u64, word: u64) -> Result<(), Gone> {
         let address = self.checked(at, 8)?;
+        self.0.expect_write(address);
         // SAFETY: as above.
         unsafe { word_at(address) }.store(word, Relaxed);
         self.still_whole(at, ())

@@ -9,6 +9,7 @@
 
 use crate::alarm::{Alarm, STOP};
 use crate::slots::Slots;
+use muninn_types::Nanos;
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,8 +39,40 @@ pub struct Buffers {
     pub tablet: u32,
     /// Semeru: places at which references to other regions were stored, and the references.
     pub cross: Vec<(u64, u64)>,
+    /// Semeru: what of that was recorded of late.
+    pub seen: Seen,
     /// Mako: references that were overwritten while agents trace.
     pub satb: Vec<u64>,
+    /// Mako: when the last region was taken.
+    pub refilled: Nanos,
+}
+
+/// References from a region that were recorded since the last pause: some, of late. Elements that are
+/// shifted in an array are stored again and again.
+#[derive(Debug)]
+pub struct Seen(Box<[(u64, u32); SEEN]>);
+
+/// A power of two.
+const SEEN: usize = 256;
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen(Box::new([(0, 0); SEEN]))
+    }
+}
+
+impl Seen {
+    /// Whether this reference of the region is known; it is from now on. Null never is one.
+    #[inline(always)]
+    pub fn knows(&mut self, region: u32, word: u64) -> bool {
+        // Objects lie at multiples of 16; neighbours are found at different places.
+        let place = &mut self.0[(word >> 4) as usize % SEEN];
+        let now = (word, region);
+        std::mem::replace(place, now) == now
+    }
+    pub fn clear(&mut self) {
+        self.0.fill((0, 0));
+    }
 }
 
 /// A mutator as the collector sees it.
@@ -197,5 +230,23 @@ impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.world.alarm.lower(STOP);
         self.world.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_known_from_the_region_that_stored_it_until_cleared() {
+        let mut seen = Seen::default();
+        assert!(!seen.knows(1, 64));
+        assert!(seen.knows(1, 64));
+        assert!(!seen.knows(2, 64));
+        // One that falls on the same place takes it.
+        assert!(!seen.knows(2, 64 + 16 * SEEN as u64));
+        assert!(!seen.knows(2, 64));
+        seen.clear();
+        assert!(!seen.knows(2, 64));
     }
 }

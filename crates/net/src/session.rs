@@ -641,6 +641,48 @@ impl Observer {
         }
     }
 
+    /// Hands many things to the agent, without waiting for the answer to one before the next is
+    /// sent. After an error some may have arrived, and this observer is of no more use.
+    pub fn agent_all(&mut self, bodies: Vec<Vec<u8>>) -> Result<(), NetError> {
+        let (core, lane) = (&self.core, &mut self.lane.lane);
+        let ends = clock::now() + Nanos::from(core.deadline);
+        let mut unanswered = bodies.len();
+        let mut rest = bodies.into_iter().map(|body| Operation {
+            verb: Verb::Control(Control::Agent(body)),
+            class: Class::Control,
+            data: Buffer::empty(),
+            token: core.next_call.fetch_add(1, Relaxed),
+        });
+        let mut waiting = None;
+        while unanswered > 0 {
+            while let Some(op) = waiting.take().or_else(|| rest.next()) {
+                waiting = lane.post(op).err();
+                if waiting.is_some() {
+                    // As many are under way as may be.
+                    break;
+                }
+            }
+            let left = ends.saturating_sub(clock::now());
+            let done = lane.poll(left.into());
+            while let Some(notice) = lane.pop_notice() {
+                core.note(notice);
+            }
+            match done {
+                Some(done) => {
+                    done.result
+                        .map_err(|e| NetError::from_op(&core.address, e))?;
+                    unanswered -= 1;
+                }
+                None if left == Nanos::ZERO => {
+                    lane.cut();
+                    return Err(NetError::Timeout(core.address.clone(), core.deadline));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {
         match self.ask(control)? {
             Answer::Report(report) => Ok(report),

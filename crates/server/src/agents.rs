@@ -39,6 +39,10 @@ const REACH: Duration = Duration::from_secs(20);
 /// Objects traced between two looks at the queue.
 const TRACE_BUDGET: usize = 2048;
 
+/// References for another server that are worth a delivery while there is more to trace: many
+/// messages under way at a time, because each waits for its turn on both servers' processors.
+const GHOSTS: usize = 32 * DELIVER_MAX;
+
 /// The regions of a heap at this server, as memory.
 #[derive(Debug)]
 pub struct GrantWords {
@@ -492,30 +496,34 @@ struct Links {
 impl Links {
     /// Hands references over; they are acknowledged when this returns.
     fn deliver(&mut self, server: u32, words: &[u64]) -> Result<(), String> {
-        for some in words.chunks(DELIVER_MAX) {
-            let mut w = Writer::default();
-            w.u8(Op::Deliver as u8);
-            w.0.extend_from_slice(&self.token);
-            w.words(some);
-            // A connection may be cut, or closed because it was idle: again, with a new one, for as
-            // long as a server may be out of reach. To be told twice of a reference does no harm.
-            let ends = clock::now() + Nanos::from(REACH);
-            while let Err(error) = self.try_deliver(server, &w.0) {
-                if clock::now() > ends || self.desk.stop.load(Acquire) {
-                    return Err(format!("server {server} did not take references: {error}"));
-                }
-                std::thread::sleep(Duration::from_millis(5));
+        let bodies: Vec<Vec<u8>> = words
+            .chunks(DELIVER_MAX)
+            .map(|some| {
+                let mut w = Writer::default();
+                w.u8(Op::Deliver as u8);
+                w.0.extend_from_slice(&self.token);
+                w.words(some);
+                w.0
+            })
+            .collect();
+        // A connection may be cut, or closed because it was idle: again, with a new one, for as long
+        // as a server may be out of reach. To be told twice of a reference does no harm.
+        let ends = clock::now() + Nanos::from(REACH);
+        while let Err(error) = self.try_deliver(server, &bodies) {
+            if clock::now() > ends || self.desk.stop.load(Acquire) {
+                return Err(format!("server {server} did not take references: {error}"));
             }
+            std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
 
-    fn try_deliver(&mut self, server: u32, body: &[u8]) -> Result<(), String> {
-        let told = self.link(server)?.agent(body.to_vec());
+    fn try_deliver(&mut self, server: u32, bodies: &[Vec<u8>]) -> Result<(), String> {
+        let told = self.link(server)?.agent_all(bodies.to_vec());
         if told.is_err() {
             self.open.remove(&server);
         }
-        told.map(|_| ()).map_err(|error| error.to_string())
+        told.map_err(|error| error.to_string())
     }
 
     fn link(&mut self, server: u32) -> Result<&mut Observer, String> {
@@ -636,7 +644,7 @@ impl Worker {
             // Full buffers at once, others when there is nothing else to do.
             Some(trace) => (0..)
                 .zip(&mut trace.ghosts)
-                .filter(|(_, ghosts)| ghosts.len() >= DELIVER_MAX || (!more && !ghosts.is_empty()))
+                .filter(|(_, ghosts)| ghosts.len() >= GHOSTS || (!more && !ghosts.is_empty()))
                 .map(|(server, ghosts)| (server, std::mem::take(ghosts)))
                 .collect(),
             None => Vec::new(),

@@ -26,8 +26,15 @@ impl FarPages for Pager {
 
 impl Pager {
     /// A thread touched this address and was stopped.
-    pub(super) fn fault(&self, addr: usize, write: bool) {
-        let page = ((addr as u64 - self.map.addr()) >> PAGE_SHIFT) as u32;
+    pub(super) fn fault_at(&self, addr: usize, write: bool) {
+        self.fault(
+            ((addr as u64 - self.map.addr()) >> PAGE_SHIFT) as u32,
+            write,
+        );
+    }
+
+    /// A thread needs this page.
+    pub(super) fn fault(&self, page: u32, write: bool) {
         let wanted = |state| match state {
             INIT | EVICTED => true,
             CLEAN => write,
@@ -42,7 +49,7 @@ impl Pager {
             Some(CLEAN) => {
                 self.counters.write_faults.fetch_add(1, Relaxed);
                 self.protect(page, 1, false);
-                self.state(page).store(DIRTY, Release);
+                self.state(page).store(DIRTY | touch::TOUCHED, Release);
             }
             Some(INIT) => {
                 self.make_room(1);
@@ -181,10 +188,12 @@ impl Pager {
     }
 
     fn arrived(&self, page: u32, arrival: Arrival, state: u8) {
-        self.count_in(page);
-        self.lock_policies()
-            .evict
-            .handle_resident(index(page), arrival);
+        self.cached_pages.fetch_add(1, Relaxed);
+        let mut policies = self.lock_policies();
+        policies.evict.handle_resident(index(page), arrival);
+        let settled = policies.recent.push(page);
+        drop(policies);
+        self.take_touched(settled);
         self.state(page).store(state, Release);
     }
 

@@ -14,10 +14,12 @@
 //! Lost); nobody waits for a Busy page while holding a lock or another Busy page, except for room.
 //!
 //! Known limits: a system call that touches an absent page of the heap fails with EFAULT, so bytes
-//! are copied out of the heap before they are given to one. What is hot is learnt from faults alone.
+//! are copied out of the heap before they are given to one. What is hot is learnt where the cache is
+//! smaller than the heap (see `touch`).
 
 mod fetch;
 mod registry;
+mod touch;
 mod write_back;
 
 use crate::alarm::Alarm;
@@ -35,21 +37,23 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const INIT: u8 = 0;
-const EVICTED: u8 = 1;
-const CLEAN: u8 = 2;
-const DIRTY: u8 = 3;
-const BUSY: u8 = 4;
-const LOST: u8 = 5;
+// States of a page. Marks lie above and below them (see `touch`), so that one comparison tells whether
+// a page can be touched.
+const INIT: u8 = 0x00;
+const EVICTED: u8 = 0x10;
+const CLEAN: u8 = 0x20;
+const DIRTY: u8 = 0x30;
+const BUSY: u8 = 0x40;
+const LOST: u8 = 0x50;
 
 /// Lanes to each server; threads share them by number.
 const LANES: usize = 4;
 /// A signal stack on which a page can be fetched over a network.
 const SIGNAL_STACK: Bytes = Bytes::kib(256);
-/// One part in this many of the cache may hold tablets that do not give way to other pages.
-const TABLET_SHARE: u64 = 3;
 /// Pages that leave together when there is no room.
 const BATCH: u32 = 64;
+/// Pages that are looked at for some that were not touched of late.
+const LOOKS_MAX: u32 = 4 * BATCH;
 
 /// A lane and a buffer for what arrives on it.
 struct LaneSlot {
@@ -72,6 +76,7 @@ pub struct Counters {
 struct Policies {
     evict: Box<dyn Evict>,
     prefetch: Box<dyn Prefetch>,
+    recent: touch::Recent,
 }
 
 pub struct Pager {
@@ -85,9 +90,9 @@ pub struct Pager {
     mapped: Vec<bool>,
     policies: Mutex<Policies>,
     cached_pages: AtomicU64,
-    /// Of these, pages of tablets.
-    cached_tablet_pages: AtomicU64,
     limit_pages: AtomicU64,
+    /// Pages are likely to be absent: it is worth to look before they are touched.
+    is_tight: bool,
     /// Regions that are the tail of a humongous object: they have no head of their own.
     tails: Box<[AtomicBool]>,
     /// Version of each region's tag; empty where the plan uses none.
@@ -161,10 +166,11 @@ impl Pager {
             policies: Mutex::new(Policies {
                 evict: config.evict.build(pages, 1),
                 prefetch: config.prefetch.build(),
+                recent: touch::Recent::default(),
             }),
             cached_pages: AtomicU64::new(0),
-            cached_tablet_pages: AtomicU64::new(0),
             limit_pages: AtomicU64::new(limit),
+            is_tight: limit < geometry.heap_bytes() >> PAGE_SHIFT,
             tails: (0..regions).map(|_| AtomicBool::new(false)).collect(),
             versions: (0..versions).map(|_| AtomicU32::new(0)).collect(),
             alarm,
@@ -190,7 +196,7 @@ impl Pager {
     /// The place of an address inside of the heap.
     #[inline(always)]
     pub fn place(&self, address: *const u8) -> u64 {
-        address.addr() as u64 - self.map.addr()
+        (address.addr() as u64).wrapping_sub(self.map.addr())
     }
 
     pub fn space_bytes(&self) -> u64 {
@@ -218,7 +224,7 @@ impl Pager {
 
     /// How many pages of a range are cached.
     pub fn cached_in(&self, places: Range<u64>) -> u64 {
-        let cached = |page: &u32| matches!(self.state(*page).load(Relaxed), CLEAN | DIRTY);
+        let cached = |page: &u32| matches!(self.look(*page), CLEAN | DIRTY);
         self.pages_of(places).filter(cached).count() as u64
     }
 
@@ -229,6 +235,11 @@ impl Pager {
 
     fn state(&self, page: u32) -> &AtomicU8 {
         &self.states[page as usize]
+    }
+
+    /// What a page is now, touched or not.
+    fn look(&self, page: u32) -> u8 {
+        self.state(page).load(Acquire) & touch::STATE
     }
 
     fn lock_policies(&self) -> MutexGuard<'_, Policies> {
@@ -258,30 +269,6 @@ impl Pager {
 
     fn is_tablet(&self, page: u32) -> bool {
         u64::from(page) << PAGE_SHIFT >= self.geometry.heap_bytes()
-    }
-
-    /// A page came into the cache.
-    fn count_in(&self, page: u32) {
-        self.cached_pages.fetch_add(1, Relaxed);
-        if self.is_tablet(page) {
-            self.cached_tablet_pages.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// A page left the cache.
-    fn count_out(&self, page: u32) {
-        self.cached_pages.fetch_sub(1, Relaxed);
-        if self.is_tablet(page) {
-            self.cached_tablet_pages.fetch_sub(1, Relaxed);
-        }
-    }
-
-    /// Whether a page is worth more than others: one of a tablet is on the way to a thousand
-    /// objects, which lie in a dozen pages or more. Tablets that take too much of the cache are
-    /// like everything else.
-    fn is_dear(&self, page: u32) -> bool {
-        self.is_tablet(page)
-            && self.cached_tablet_pages.load(Relaxed) * TABLET_SHARE < self.limit_pages()
     }
 
     fn lane(&self, server: ServerId) -> MutexGuard<'_, LaneSlot> {
@@ -324,15 +311,16 @@ impl Pager {
         let mut spins = 0;
         loop {
             let now = state.load(Acquire);
-            if now == BUSY {
+            let is = now & touch::STATE;
+            if is == BUSY {
                 wait_a_moment(&mut spins);
                 continue;
             }
-            if !wanted(now) {
+            if !wanted(is) {
                 return None;
             }
             if state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok() {
-                return Some(now);
+                return Some(is);
             }
         }
     }
@@ -341,8 +329,9 @@ impl Pager {
     fn try_take(&self, page: u32, wanted: impl Fn(u8) -> bool) -> Option<u8> {
         let state = self.state(page);
         let now = state.load(Acquire);
-        (now != BUSY && wanted(now) && state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok())
-            .then_some(now)
+        let is = now & touch::STATE;
+        (is != BUSY && wanted(is) && state.compare_exchange(now, BUSY, AcqRel, Acquire).is_ok())
+            .then_some(is)
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) fn resolve(addr: usize) -> bool {
             }
             // SAFETY: whoever touches a heap keeps it, and so its pager, alive; it is removed from
             // here before it is freed.
-            unsafe { (*pager).fault(addr, sigbus::touch_is_write()) };
+            unsafe { (*pager).fault_at(addr, sigbus::touch_is_write()) };
             return true;
         }
     }

@@ -1,7 +1,7 @@
 //! Pages go: for want of room, because an agent is to read them, or because their region is free.
 
 use super::*;
-use muninn_policy::evict::{Arrival, RUN_PAGES_MAX};
+use muninn_policy::evict::Arrival;
 use muninn_types::Class;
 use muninn_wire::{MAX_SEGS, Seg};
 
@@ -10,54 +10,69 @@ const HEAD: u32 = muninn_heap_agent::layout::REGION_HEAD as u32;
 const TAG_LEN: u32 = 8;
 
 impl Pager {
-    /// Makes room for pages that are about to be mapped.
+    /// Makes room for pages that are about to be mapped, and for the next few: pages that leave
+    /// together share one system call and one flush of the processors' page tables.
     pub(super) fn make_room(&self, pages: u64) {
+        let spare = u64::from(BATCH / 2).min(self.limit_pages() / 32);
         // Each thread may overshoot by what it has in hand; 64 tries that freed nothing mean that
         // all that could go is being changed by others.
         for _ in 0..64 {
             let cached = self.cached_pages.load(Relaxed);
+            let over = (cached + pages).saturating_sub(self.limit_pages());
             // In a lost heap nothing can go; whoever wants room is about to find that out.
-            if cached + pages <= self.limit_pages() || self.is_lost() {
+            if over == 0 || self.is_lost() {
                 return;
             }
-            let run = self.lock_policies().evict.next_run(RUN_PAGES_MAX);
-            let Some(run) = run else { return };
-            self.evict_run(run.first.0..run.first.0 + run.pages);
+            if !self.evict_some((over + spare).min(u64::from(BATCH)) as u32) {
+                return;
+            }
         }
     }
 
-    /// Evicts victims that the policy has given out.
-    fn evict_run(&self, victims: Range<u32>) {
-        let mut taken = [(0u32, false); RUN_PAGES_MAX as usize];
+    /// Evicts as many pages as are wanted, or fewer; false if the policy has none.
+    fn evict_some(&self, wanted: u32) -> bool {
+        let mut taken = [(0u32, false); BATCH as usize];
         let mut count = 0;
-        for page in victims {
-            if self.is_dear(page) {
-                self.lock_policies().evict.handle_staged_hit(index(page));
-                continue;
-            }
-            match self.try_take(page, |state| matches!(state, CLEAN | DIRTY)) {
-                Some(state) => {
-                    taken[count] = (page, state == DIRTY);
-                    count += 1;
+        let mut looks = 0;
+        let mut policies = self.lock_policies();
+        while count < wanted {
+            let Some(run) = policies.evict.next_run(wanted - count) else {
+                break;
+            };
+            for page in run.iter() {
+                looks += 1;
+                // Of pages that are all in use, some have to go all the same.
+                if looks < LOOKS_MAX && self.take_worth(page.0) {
+                    policies.evict.handle_staged_hit(page);
+                    continue;
                 }
-                None => {
-                    // Being changed by somebody, or gone: if it is resident it stays so.
-                    let state = self.state(page).load(Acquire);
-                    let mut policies = self.lock_policies();
-                    if matches!(state, INIT | EVICTED) {
-                        policies.evict.handle_removed(index(page));
-                    } else {
-                        policies.evict.handle_resident(index(page), Arrival::Kept);
+                match self.try_take(page.0, |state| matches!(state, CLEAN | DIRTY)) {
+                    Some(state) => {
+                        taken[count as usize] = (page.0, state == DIRTY);
+                        count += 1;
                     }
+                    // Gone, or being changed by somebody: then it is resident and stays so.
+                    None if matches!(self.look(page.0), INIT | EVICTED) => {
+                        policies.evict.handle_removed(page);
+                    }
+                    None => policies.evict.handle_resident(page, Arrival::Kept),
                 }
+            }
+            if looks >= 2 * LOOKS_MAX {
+                break;
             }
         }
-        self.put_out(&taken[..count]);
+        drop(policies);
+        let taken = &mut taken[..count as usize];
+        // Neighbours next to each other.
+        taken.sort_unstable();
+        self.put_out(taken);
+        looks > 0
     }
 
     /// Writes back what is dirty of taken pages and unmaps them all.
     fn put_out(&self, taken: &[(u32, bool)]) {
-        let mut dirty = [0u32; RUN_PAGES_MAX as usize];
+        let mut dirty = [0u32; BATCH as usize];
         let mut count = 0;
         for (page, _) in taken.iter().filter(|(_, is_dirty)| *is_dirty) {
             dirty[count] = *page;
@@ -68,18 +83,25 @@ impl Pager {
         self.counters
             .dropped_clean_pages
             .fetch_add(clean as u64, Relaxed);
-        let pages = |run: &[(u32, bool)]| (run[0].0, run.len() as u32);
-        for run in taken.chunk_by(|a, b| a.0 + 1 == b.0) {
-            let (first, len) = pages(run);
-            if written {
-                self.unmap(first, len);
+        if written {
+            let mut ranges = [(0, Bytes::ZERO); BATCH as usize];
+            let mut runs = 0;
+            for run in taken.chunk_by(|a, b| a.0 + 1 == b.0) {
+                ranges[runs] = (
+                    u64::from(run[0].0) << PAGE_SHIFT,
+                    Bytes::pages(run.len() as u64),
+                );
+                runs += 1;
+            }
+            if let Err(error) = self.map.discard_ranges(&ranges[..runs]) {
+                self.lose(taken[0].0, &error);
             }
         }
         let mut policies = self.lock_policies();
         for (page, is_dirty) in taken {
             if written {
                 policies.evict.handle_evicted(index(*page));
-                self.count_out(*page);
+                self.cached_pages.fetch_sub(1, Relaxed);
                 self.state(*page).store(EVICTED, Release);
             } else {
                 // The alarm is raised; the bytes stay, so that nothing wrong can be read.
@@ -292,7 +314,7 @@ impl Pager {
                 continue;
             }
             self.lock_policies().evict.handle_removed(index(page));
-            self.count_out(page);
+            self.cached_pages.fetch_sub(1, Relaxed);
             if run.end != page {
                 drop_run(run);
                 run = page..page;

@@ -39,6 +39,10 @@ pub struct Hit {
     regions: Box<[AtomicU32]>,
     tablets: Box<[Mutex<Tablet>]>,
     cycle: AtomicBool,
+    /// Where tablets begin, and the size of one as a power of two: the load barrier has no time to
+    /// work them out.
+    tablets_at: u64,
+    tablet_shift: u32,
 }
 
 impl Hit {
@@ -49,6 +53,8 @@ impl Hit {
             regions: tablets.clone().map(|_| AtomicU32::new(NONE)).collect(),
             tablets: tablets.map(|_| Mutex::default()).collect(),
             cycle: AtomicBool::new(false),
+            tablets_at: geometry.tablet_start(0),
+            tablet_shift: geometry.tablet_bytes().trailing_zeros(),
         }
     }
 
@@ -61,14 +67,16 @@ impl Hit {
     /// The load barrier: the address of an object, or null while its region is being moved.
     #[inline(always)]
     pub fn resolve(&self, inner: &Inner, word: u64) -> *mut u8 {
-        let tablet = (word >> 32) as u32;
+        let tablet = word >> 32;
         let region = self.regions[tablet as usize].load(Acquire);
         if region & INVALID != 0 {
             return std::ptr::null_mut();
         }
-        let entry = inner
-            .pager
-            .address(self.geometry.entry_at(tablet, word as u32));
+        let entry = u64::from(word as u32) * 4;
+        let entry = self.tablets_at + (tablet << self.tablet_shift) + entry;
+        debug_assert_eq!(entry, self.geometry.entry_at(tablet as u32, word as u32));
+        let entry = inner.pager.address(entry);
+        inner.pager.expect_read(entry);
         // SAFETY: an entry of the table, inside of the heap's mapping and aligned to 4; entries are
         // accessed atomically. A page that is absent comes.
         let granule = unsafe { AtomicU32::from_ptr(entry.cast()) }.load(Relaxed);
@@ -99,6 +107,7 @@ impl Hit {
     #[inline]
     pub fn set(&self, inner: &Inner, tablet: u32, entry: u32, at: u64) -> u64 {
         let address = inner.pager.address(self.geometry.entry_at(tablet, entry));
+        inner.pager.expect_write(address);
         // SAFETY: as in `resolve`.
         unsafe { AtomicU32::from_ptr(address.cast()) }.store(self.geometry.granule_of(at), Relaxed);
         u64::from(tablet) << 32 | u64::from(entry)

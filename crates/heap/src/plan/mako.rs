@@ -41,7 +41,9 @@ use muninn_heap_agent::bytes::{Reader, Short, Writer};
 use muninn_heap_agent::command::Task;
 use muninn_heap_agent::layout::Geometry;
 use muninn_heap_agent::termination::Poller;
+use muninn_policy::pace;
 use muninn_sys::clock;
+use muninn_types::Nanos;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -89,6 +91,9 @@ pub struct State {
     /// When the last cycle ended, and how long it took.
     ended: AtomicU64,
     took_ns: AtomicU64,
+    /// When the cycle began that will free memory (0: none), and how long the last took to do so.
+    freeing_since: AtomicU64,
+    frees_after_ns: AtomicU64,
 }
 
 fn unclear(_: Short) -> HeapError {
@@ -112,6 +117,8 @@ impl State {
             used_after: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             took_ns: AtomicU64::new(0),
+            freeing_since: AtomicU64::new(0),
+            frees_after_ns: AtomicU64::new(0),
         }
     }
 
@@ -258,6 +265,49 @@ impl State {
         self.hit.set(inner, buffers.tablet, entry, at)
     }
 
+    /// A mutator is about to take a region: waits if it takes them faster than the cycle that runs
+    /// can replace them. Many short waits instead of a long one when nothing is left.
+    pub fn pace(&self, inner: &Inner, context: &Context) {
+        let began = self.freeing_since.load(Relaxed);
+        let start = clock::now();
+        // SAFETY: called by the mutator itself.
+        let last = std::mem::replace(unsafe { &mut context.buffers().refilled }, start);
+        if began == 0 {
+            return;
+        }
+        let free: u32 = {
+            let regions = inner.regions();
+            let at = |server| {
+                regions
+                    .free_at(server)
+                    .saturating_sub(keep_free(&inner.geometry))
+            };
+            (0..self.remote.servers()).map(at).sum()
+        };
+        let wait = pace::wait(
+            free,
+            inner.geometry.regions,
+            start.saturating_sub(Nanos(began)),
+            Nanos(self.frees_after_ns.load(Relaxed)),
+            start.saturating_sub(last),
+        );
+        if wait == Nanos::ZERO {
+            return;
+        }
+        inner.world.leave(context, PARKED);
+        while clock::now() < start + wait
+            && self.freeing_since.load(Relaxed) == began
+            && inner.lost().is_ok()
+        {
+            inner.world.nap();
+        }
+        inner.world.enter(context, PARKED);
+        inner.log.pause(PauseKind::Stall, start);
+        inner.poll_slow(context);
+        // SAFETY: as above.
+        unsafe { context.buffers() }.refilled = clock::now();
+    }
+
     // --- cycles
 
     /// Waits for memory: for a cycle, or for what it frees on its way.
@@ -380,6 +430,7 @@ impl State {
         let start = clock::now();
         let faults = inner.pager.counters.faults.load(Relaxed);
         let before = inner.regions().used(&inner.bumps);
+        self.freeing_since.store(start.0, Relaxed);
         inner.begin(Phase::PreTracing);
         let roots = self.pre_tracing_pause(inner)?;
         inner.begin(Phase::Tracing);
@@ -388,6 +439,9 @@ impl State {
         self.pre_evacuation_pause(inner)?;
         inner.begin(Phase::Reclaim);
         let chosen = self.reclaim(inner)?;
+        self.freeing_since.store(0, Relaxed);
+        self.frees_after_ns
+            .store(clock::now().saturating_sub(start).0, Relaxed);
         for (live, region) in chosen {
             self.evacuate(inner, region, live)?;
         }

@@ -133,6 +133,13 @@ impl PlanState {
         regions.take(None, Use::Allocating)
     }
 
+    /// A mutator is about to take a region.
+    pub fn pace(&self, inner: &Inner, context: &Context) {
+        if let Some(mako) = &self.mako {
+            mako.pace(inner, context);
+        }
+    }
+
     pub fn take_run(&self, inner: &Inner, count: u32) -> Option<u32> {
         if let Some(mako) = &self.mako {
             return mako.take_run(inner, count);

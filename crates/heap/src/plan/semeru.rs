@@ -110,9 +110,13 @@ impl State {
     #[inline]
     pub fn crossing(&self, context: &Context, at: u64, word: u64) {
         // SAFETY: called by the mutator itself, between safepoints.
-        let queue = unsafe { &mut context.buffers().cross };
-        queue.push((at, word));
-        if queue.len() >= QUEUE {
+        let buffers = unsafe { context.buffers() };
+        // Regions are all that is kept of the place, so once is enough until the next pause.
+        if buffers.seen.knows(self.geometry.region_of(at), word) {
+            return;
+        }
+        buffers.cross.push((at, word));
+        if buffers.cross.len() >= QUEUE {
             self.hand_over(context);
         }
     }
@@ -284,6 +288,8 @@ impl Pause<'_> {
     /// Task 1: queues are drained, dirty pages go home, agents learn what has changed.
     fn prepare(&self) -> Result<(), HeapError> {
         for context in self.stopped.mutators.iter() {
+            // SAFETY: the world is stopped.
+            unsafe { context.buffers() }.seen.clear();
             self.state.hand_over(context);
         }
         while self.state.transfer() {}
