@@ -269,9 +269,11 @@ impl Run {
 
     /// Waits until it has ended by itself.
     pub fn end(mut self) -> Ran {
-        if !self.handle.wait_end(Some(PATIENCE)).unwrap() {
+        // The long forms work for two minutes, and then look at everything once more.
+        let patience = PATIENCE * if full() { 4 } else { 1 };
+        if !self.handle.wait_end(Some(patience)).unwrap() {
             let evidence = self.evidence();
-            panic!("it did not end within {PATIENCE:?}; {evidence}");
+            panic!("it did not end within {patience:?}; {evidence}");
         }
         self.ended = true;
         let status = self.child.wait().unwrap();
