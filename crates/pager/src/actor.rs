@@ -286,7 +286,12 @@ impl Actor {
         for at in 0..faults.len() {
             let fault = faults[at];
             let served = match fault.kind {
-                FaultKind::WriteProtected => self.let_write(fault.page()),
+                // Nothing is protected here; who waits all the same goes on.
+                FaultKind::WriteProtected => {
+                    let range = PageRange::one(fault.page());
+                    let _ = self.device().write_protect(range, false, Wake::Now);
+                    Served::Done
+                }
                 _ => self.engine.serve(&fault)?,
             };
             match served {
@@ -302,18 +307,6 @@ impl Actor {
         }
         faults.truncate(later);
         Ok(())
-    }
-
-    /// A thread wants to write to a page that was about to leave. It is here still, or it is gone and
-    /// will be asked for.
-    fn let_write(&self, page: PageNo) -> Served {
-        let range = PageRange::one(page);
-        let allowed = self.device().write_protect(range, false, Wake::Now);
-        if allowed.is_err() && self.engine.is_changing() {
-            return Served::Later;
-        }
-        let _ = self.device().wake(range);
-        Served::Done
     }
 
     /// A fork that we will not hear of: everything comes near first, and stays until it is over.
