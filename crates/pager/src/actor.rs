@@ -10,6 +10,7 @@
 
 use crate::below::Kernel;
 use crate::birth::Births;
+use crate::candidates::unclaimed;
 use crate::engine::{Engine, Fatal};
 use crate::evict::Evicted;
 use crate::fault::Served;
@@ -23,8 +24,7 @@ use crate::snapshot::Snapshot;
 use muninn_sys::clock;
 use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
 use muninn_sys::uffd::{
-    EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, RegisterMode,
-    Userfaultfd, Wake,
+    EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Nanos, PageNo};
 use std::sync::Arc;
@@ -147,6 +147,9 @@ impl Actor {
     /// How long to wait for events; `None` where reading them may sleep.
     fn patience(&mut self) -> Option<Duration> {
         let changing = std::mem::take(&mut self.changing);
+        if self.engine.kernel.has_events() {
+            return Some(Duration::ZERO);
+        }
         let waiting = changing || self.shared.has_offers() || self.order.is_waiting();
         if waiting || !self.pending.is_empty() {
             return Some(CHANGE_WAIT);
@@ -170,7 +173,7 @@ impl Actor {
             // A change must not be overtaken by what follows from it, and the kernel hands faults
             // out before changes.
             let mut changed = false;
-            while let Some(event) = self.events.pop() {
+            while let Some(event) = self.next_event() {
                 changed |= !matches!(event, Event::Fault(_));
                 self.follow_event(event)?;
             }
@@ -179,6 +182,12 @@ impl Actor {
             }
             patience = Some(Duration::ZERO);
         }
+    }
+
+    /// The next event, those first that were read while pages were carried out.
+    fn next_event(&mut self) -> Option<Event<Userfaultfd>> {
+        let aside = self.engine.kernel.next_event();
+        aside.or_else(|| self.events.pop())
     }
 
     /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves
@@ -214,7 +223,12 @@ impl Actor {
                     false => self.crowd.saturating_sub(1),
                 };
                 self.engine.set_crowd(self.crowd > CROWD_MAX / 4);
-                self.pending.push(fault);
+                // In the middle of a system call, and with a signal to come, a thread asks again and
+                // again.
+                if !self.pending.contains(&fault) {
+                    self.engine.kernel.note_waiting(fault.thread, true);
+                    self.pending.push(fault);
+                }
             }
             Event::Remove(range) if self.shared.is_bell(range) => {}
             Event::Remove(range) => {
@@ -286,17 +300,13 @@ impl Actor {
         for at in 0..faults.len() {
             let fault = faults[at];
             let served = match fault.kind {
-                // Nothing is protected here; who waits all the same goes on.
-                FaultKind::WriteProtected => {
-                    let range = PageRange::one(fault.page());
-                    let _ = self.device().write_protect(range, false, Wake::Now);
-                    Served::Done
-                }
+                FaultKind::WriteProtected => self.let_write(fault.page()),
                 _ => self.engine.serve(&fault)?,
             };
             match served {
                 Served::Done => {
                     self.served = true;
+                    self.engine.kernel.note_waiting(fault.thread, false);
                     self.engine.kernel.counters().faults.fetch_add(1, Relaxed);
                 }
                 Served::Later => {
@@ -307,6 +317,18 @@ impl Actor {
         }
         faults.truncate(later);
         Ok(())
+    }
+
+    /// A thread wants to write to a page that was about to leave. It is here still, or it is gone
+    /// and will be asked for.
+    fn let_write(&self, page: PageNo) -> Served {
+        let range = PageRange::one(page);
+        let allowed = self.device().write_protect(range, false, Wake::Now);
+        if allowed.is_err() && self.engine.is_changing() {
+            return Served::Later;
+        }
+        let _ = self.device().wake(range);
+        Served::Done
     }
 
     /// A fork that we will not hear of: everything comes near first, and stays until it is over.
@@ -328,12 +350,19 @@ impl Actor {
         if !self.shared.has_offers() || self.engine.is_changing() {
             return Ok(());
         }
-        self.removed.forget_old(clock::now());
+        let now = clock::now();
+        self.removed.forget_old(now);
         let mut offers = self.shared.take_offers();
+        if !self.shared.are_offers_fresh(now) {
+            offers.clear();
+        }
         for offer in offers.drain(..) {
             let mut rest = offer;
             while let Some(gap) = self.areas.first_gap(rest) {
-                self.adopt(gap);
+                // The runtime may have made memory of its own after the steward looked.
+                for part in unclaimed(gap.addr(), gap.end().addr()) {
+                    self.adopt(part);
+                }
                 let done = gap.end().0 - rest.first().0;
                 rest = rest.skip(done);
             }
@@ -352,9 +381,10 @@ impl Actor {
     /// whole (a part was unmapped meanwhile, or belongs to somebody else's device) is left for the
     /// next look.
     pub(crate) fn adopt(&mut self, range: PageRange) {
+        let mode = self.engine.kernel.register_mode();
         // SAFETY: the program's memory is what it was; absent pages are asked of us from now on,
         // and we answer with what the kernel would have given.
-        let registered = unsafe { self.device().register(range, RegisterMode::MISSING) };
+        let registered = unsafe { self.device().register(range, mode) };
         if registered.is_err() {
             return;
         }
@@ -372,6 +402,9 @@ impl Actor {
 
     /// Pages of a range that are there are ours to move.
     pub(crate) fn note_present(&mut self, range: PageRange) {
+        if !self.engine.kernel.can_scan() {
+            return self.note_present_singly(range);
+        }
         let query = Query::PRESENT;
         let mut rest = range;
         while !rest.is_empty() {
@@ -388,6 +421,22 @@ impl Actor {
                 self.engine.adopt_present(region.range);
             }
             rest = rest.skip(scanned.next.0.saturating_sub(rest.first().0).max(1));
+        }
+    }
+
+    /// The same where the kernel has no PAGEMAP_SCAN.
+    fn note_present_singly(&mut self, range: PageRange) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let mut present = self.engine.kernel.present(rest);
+            while present != 0 {
+                let at = u64::from(present.trailing_zeros());
+                let pages = u64::from((present >> at).trailing_ones());
+                let first = PageNo(rest.first().0 + at);
+                self.engine.adopt_present(PageRange::new(first, pages));
+                present &= !(u64::MAX >> (64 - pages) << at);
+            }
+            rest = rest.skip(u64::from(u64::BITS).min(rest.pages()));
         }
     }
 

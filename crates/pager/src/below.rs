@@ -6,9 +6,21 @@
 use crate::chunk::Page;
 use muninn_job::Counters;
 use muninn_net::Grant;
-use muninn_sys::uffd::{FaultDevice, PageRange};
+use muninn_sys::uffd::{FaultDevice, PageRange, Partial};
 use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
 use std::fmt;
+
+/// The most chunks that leave together.
+pub const CHUNKS_AT_ONCE_MAX: usize = 16;
+
+/// Whether the program can be kept from changing its address space for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stillness {
+    Reached,
+    NotNow,
+    /// Not while it does what it does.
+    Never(&'static str),
+}
 
 /// The kernel, as far as one process's memory goes.
 pub trait Kernel {
@@ -16,8 +28,35 @@ pub trait Kernel {
 
     /// The device that the program's memory is registered with.
     fn program(&self) -> &Self::Device;
-    /// The device of the staging area: nothing is ever waited for there.
-    fn staging(&self) -> &Self::Device;
+    /// How many chunks are best taken out together, at most [`CHUNKS_AT_ONCE_MAX`].
+    fn chunks_at_once(&self) -> usize {
+        1
+    }
+    /// Before pages are taken out, and after: a kernel that moves them needs neither.
+    fn hold_still(&self) -> Stillness {
+        Stillness::Reached
+    }
+    fn let_go(&self) {}
+    /// Moves pages of the program to frames from `to` on. Holes move as well.
+    ///
+    /// # Safety
+    ///
+    /// The pages are absent afterwards: whoever touches them asks the program's device for them.
+    unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial>;
+    /// Moves frames to absent pages of the program from `to` on, and wakes who waits for them.
+    ///
+    /// # Safety
+    ///
+    /// The frames must be present; nobody may rely on them afterwards.
+    unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial>;
+    /// Fills an absent frame with a page.
+    fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial>;
+    /// Whether the program is changing its address space right now, or did and nobody has followed.
+    fn is_changing(&self) -> bool;
+    /// Whether pages that were just taken out are surely what they were taken for.
+    fn is_sure(&self, _taken: PageRange) -> bool {
+        !self.is_changing()
+    }
     /// Gives frames of the staging area back to the kernel.
     fn discard(&self, frames: PageRange);
     /// Which of at most 64 pages are there.

@@ -23,7 +23,7 @@ impl Candidates {
         entry: &MapEntry<'_>,
         program: &[u8],
     ) -> impl Iterator<Item = PageRange> + use<> {
-        let (mut from, mut end) = (entry.start, entry.end);
+        let (from, mut end) = (entry.start, entry.end);
         let of_library = self.library_end.take() == Some(entry.start);
         if let MapKind::File { path, .. } = entry.kind {
             // Zeroed data follows data: shared files and code are followed by anything.
@@ -33,12 +33,17 @@ impl Candidates {
         if of_library || !entry.is_private_anonymous() {
             end = from;
         }
-        std::iter::from_fn(move || {
-            let (first, last) = own::first_unclaimed(from, end)?;
-            from = last;
-            PageRange::of_bytes(first, last - first)
-        })
+        unclaimed(from, end)
     }
+}
+
+/// The parts of a range of addresses that are not the runtime's own.
+pub fn unclaimed(mut from: u64, end: u64) -> impl Iterator<Item = PageRange> {
+    std::iter::from_fn(move || {
+        let (first, last) = own::first_unclaimed(from, end)?;
+        from = last;
+        PageRange::of_bytes(first, last - first)
+    })
 }
 
 #[cfg(test)]

@@ -27,6 +27,12 @@ const CHUNK_SHIFT: u32 = CHUNK_PAGES.trailing_zeros();
 /// A set of pages of one chunk.
 pub type Mask = u16;
 
+/// Places from `first` up to `end`.
+pub fn span(first: usize, end: usize) -> Mask {
+    let below = |place: usize| (1u32 << place.min(CHUNK_PAGES)) - 1;
+    (below(end) & !below(first)) as Mask
+}
+
 /// The contents of a page.
 pub type Page = [u8; PAGE_SIZE];
 

@@ -12,8 +12,8 @@
 //! The parts: [`fault`](crate::fault) brings pages in, [`evict`](crate::evict) takes them out,
 //! [`space`](crate::space) follows the program's changes of its address space.
 
-use crate::below::{Far, Kernel, Transfer};
-use crate::chunk::{Mask, Page, bit, place_of};
+use crate::below::{CHUNKS_AT_ONCE_MAX, Far, Kernel, Transfer};
+use crate::chunk::{Mask, Page, SlabNo, bit, place_of};
 use crate::evict::Evicted;
 use crate::fault::Arriving;
 use crate::slots::{Freed, SlotNo, Slots};
@@ -25,7 +25,7 @@ use muninn_policy::first_touch::FirstTouch;
 use muninn_policy::prefetch::{Prefetch, PrefetchPolicy, Window};
 use muninn_policy::urgency::Urgency;
 use muninn_sys::clock;
-use muninn_sys::uffd::{FaultDevice, PageRange};
+use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -37,8 +37,6 @@ pub struct Settings {
     pub prefetch: PrefetchPolicy,
     /// The most that may be far.
     pub max_far: Option<Bytes>,
-    /// As if the kernel could not move pages.
-    pub no_move: bool,
 }
 
 /// The process cannot go on: some of its memory is out of reach.
@@ -83,6 +81,8 @@ pub struct Engine<K, F> {
     /// nothing.
     pub(crate) batch: Vec<Arriving>,
     pub(crate) transfers: Vec<Transfer>,
+    /// Chunks that are leaving.
+    pub(crate) leaving: Vec<(ChunkIndex, SlabNo)>,
     pub(crate) urgency: Urgency,
     /// Chunks that the eviction policy has room for.
     policy_room: u32,
@@ -139,6 +139,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             window: Window::default(),
             batch: Vec::with_capacity(crate::fault::BATCH_MAX),
             transfers: Vec::with_capacity(crate::fault::BATCH_MAX),
+            leaving: Vec::with_capacity(CHUNKS_AT_ONCE_MAX),
             urgency: Urgency::new(None),
             policy_room: 0,
             resident: 0,
@@ -401,6 +402,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Whether the program is changing its address space right now.
     pub(crate) fn is_changing(&self) -> bool {
-        self.kernel.program().is_changing()
+        self.kernel.is_changing()
     }
 }

@@ -16,14 +16,14 @@
 //! ([`Engine::doubt`]): if it turns out that memory was mapped anew at that very moment, the process
 //! ends with that message instead of going on with a page that might be wrong.
 
-use crate::below::{EMPTY_TRANSFER, Far, FarError, Kernel};
-use crate::chunk::{CHUNK_PAGES, ChunkNo, Hash, Mask, Page, SlabNo, bit, places};
+use crate::below::{CHUNKS_AT_ONCE_MAX, EMPTY_TRANSFER, Far, FarError, Kernel, Stillness};
+use crate::chunk::{CHUNK_PAGES, ChunkNo, Hash, Mask, Page, SlabNo, bit, places, span};
 use crate::engine::{Engine, Fatal, add};
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
-use muninn_policy::evict::Arrival;
+use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_policy::urgency::Pressure;
-use muninn_sys::uffd::{Cause, FaultDevice, MoveMode, PageRange, Partial, Wake};
+use muninn_sys::uffd::{Cause, PageRange, Partial};
 use muninn_types::{Bytes, Class, PAGE_SIZE};
 use std::sync::OnceLock;
 
@@ -47,53 +47,105 @@ fn zero_hash() -> Hash {
 }
 
 impl<K: Kernel, F: Far> Engine<K, F> {
-    /// Evicts a chunk. `urgent`: somebody waits for its memory.
+    /// Evicts a chunk, or as many as the kernel takes at a time. `urgent`: somebody waits for the
+    /// memory.
     pub fn evict_some(&mut self, urgent: bool) -> Result<Evicted, Fatal> {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        let mut evicted = Ok(Evicted::Nothing);
+        for _ in 0..TRIES_MAX / self.kernel.chunks_at_once() {
+            evicted = self
+                .choose(&mut leaving)
+                .and_then(|()| self.evict_chosen(&leaving, urgent));
+            // What could not be moved came back to the policy: others may be.
+            if leaving.is_empty() || !matches!(evicted, Ok(Evicted::Pages(0))) {
+                break;
+            }
+            evicted = Ok(Evicted::Nothing);
+        }
+        self.leaving = leaving;
+        evicted
+    }
+
+    /// Chunks that are to leave together, each with a slab and with slots for its pages: once the
+    /// pages are taken they must have somewhere to go.
+    fn choose(&mut self, leaving: &mut Vec<(ChunkIndex, SlabNo)>) -> Result<(), Fatal> {
+        leaving.clear();
+        let mut slots = 0;
         for _ in 0..TRIES_MAX {
+            if leaving.len() == self.kernel.chunks_at_once() {
+                break;
+            }
             let Some(run) = self.evict.next_run(1) else {
-                return Ok(Evicted::Nothing);
+                break;
             };
             let index = ChunkIndex(run.first.0);
-            let kept = |engine: &mut Self| {
-                engine.evict.handle_resident(run.first, Arrival::Kept);
-            };
             if self.table.get(index).resident == 0 {
                 continue;
             }
             // Its page was just brought in, and nobody has used it yet.
-            if self.guarded == Some(index) {
-                kept(self);
-                continue;
-            }
-            // Before the pages are taken: afterwards they would have nowhere to go.
-            if !self.ensure_slots(index)? {
-                kept(self);
+            if self.guarded == Some(index) || !self.ensure_slots(index, &mut slots)? {
+                self.keep(index);
                 continue;
             }
             let Some(slab) = self.slab_for(index) else {
-                kept(self);
-                return Ok(Evicted::Nothing);
+                self.keep(index);
+                break;
             };
-            // Last of all: what takes time here (a server was asked for memory) is time in which
-            // the program may begin a change.
-            if self.is_changing() {
-                kept(self);
-                return Ok(Evicted::Changing);
+            leaving.push((index, slab));
+        }
+        Ok(())
+    }
+
+    /// A chunk stays for now.
+    fn keep(&mut self, index: ChunkIndex) {
+        let index = PageIndex(index.0);
+        self.evict.handle_resident(index, Arrival::Kept);
+    }
+
+    fn evict_chosen(
+        &mut self,
+        leaving: &[(ChunkIndex, SlabNo)],
+        urgent: bool,
+    ) -> Result<Evicted, Fatal> {
+        if leaving.is_empty() {
+            return Ok(Evicted::Nothing);
+        }
+        // Last of all: what takes time here (a server was asked for memory) is time in which the
+        // program may begin a change.
+        let stillness = self.kernel.hold_still();
+        if stillness != Stillness::Reached || self.is_changing() {
+            self.kernel.let_go();
+            for &(index, _) in leaving {
+                self.keep(index);
             }
-            let moved = self.move_out(index, slab);
-            if moved == 0 {
-                kept(self);
-                continue;
+            return Ok(match stillness {
+                Stillness::Never(why) => {
+                    self.full = Some(why.to_string());
+                    Evicted::Nothing
+                }
+                _ => Evicted::Changing,
+            });
+        }
+        let mut moved = [0; CHUNKS_AT_ONCE_MAX];
+        for (moved, &(index, slab)) in moved.iter_mut().zip(leaving) {
+            *moved = self.move_out(index, slab);
+            if self.doubt.is_some() {
+                break;
             }
-            let pages = self.send_away(index, slab, moved, urgent)?;
+        }
+        self.kernel.let_go();
+        let mut pages = 0;
+        for (moved, &(index, slab)) in moved.into_iter().zip(leaving) {
+            if moved != 0 {
+                pages += self.send_away(index, slab, moved, urgent)?;
+            }
             if self.table.get(index).resident != 0 {
-                kept(self);
+                self.keep(index);
             }
             // All zeros: there is nothing left to know.
             self.remove_if_empty(index);
-            return Ok(Evicted::Pages(pages));
         }
-        Ok(Evicted::Nothing)
+        Ok(Evicted::Pages(pages))
     }
 
     /// The slab of a chunk: the one it has, a free one, or that of the oldest, whose pages are let
@@ -169,10 +221,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 }
             }
         }
-        if self.is_changing() {
+        let chunk = PageRange::new(number.page(0), CHUNK_PAGES as u64);
+        if !self.kernel.is_sure(chunk) {
             // Whether these pages are what they are taken for shows when the events are read. Asked
             // at once: a change that begins after the move has nothing to do with it.
-            self.doubt = Some(PageRange::new(number.page(0), CHUNK_PAGES as u64));
+            self.doubt = Some(chunk);
         }
         if moved != 0 {
             // A hole moves as well as a page: what was not there (the program gave it back this
@@ -186,12 +239,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     fn move_run(&self, from: PageRange, slab: SlabNo, place: usize) -> Result<(), Partial> {
         let to = self.staging.frame(slab, place);
-        let mode = MoveMode {
-            wake: Wake::Later,
-            allow_holes: true,
-        };
         // SAFETY: the pages are the program's, which asks us for them when it touches them again.
-        unsafe { self.kernel.staging().move_pages(to, from, mode) }
+        unsafe { self.kernel.take_out(to, from) }
     }
 
     fn move_singly(&self, number: ChunkNo, slab: SlabNo, wanted: Mask) -> Mask {
@@ -239,14 +288,15 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(self.settle(index, slab, moved, zero, dirty))
     }
 
-    /// Whether there is a slot for each page of a chunk that may need a new one.
-    fn ensure_slots(&mut self, index: ChunkIndex) -> Result<bool, Fatal> {
+    /// Whether there is a slot for each page of a chunk that may need a new one, beside those that
+    /// are `spoken_for`.
+    fn ensure_slots(&mut self, index: ChunkIndex, spoken_for: &mut u64) -> Result<bool, Fatal> {
         let chunk = self.table.get(index);
         let has_slot = |place: &usize| {
             let slot = chunk.slot(*place);
             slot.is_some_and(|slot| self.slots.is_writable(slot))
         };
-        let needed = places(chunk.resident).filter(|p| !has_slot(p)).count() as u64;
+        let needed = places(chunk.resident).filter(|p| !has_slot(p)).count() as u64 + *spoken_for;
         if needed > self.max_far_left() {
             self.full = Some(format!(
                 "{} are far, which is the most that --max-far allows",
@@ -270,6 +320,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 Err(FarError::Lost(why)) => return Err(Fatal::Lost(why)),
             }
         }
+        *spoken_for = needed;
         Ok(true)
     }
 
@@ -371,12 +422,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             growth_rate: self.growth_rate,
         })
     }
-}
-
-/// Places from `first` up to `end`.
-fn span(first: usize, end: usize) -> Mask {
-    let below = |place: usize| (1u32 << place.min(CHUNK_PAGES)) - 1;
-    (below(end) & !below(first)) as Mask
 }
 
 fn next_wanted(wanted: Mask, from: usize) -> usize {

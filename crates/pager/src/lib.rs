@@ -22,6 +22,7 @@ mod birth;
 mod candidates;
 mod chunk;
 mod clerk;
+mod copying;
 mod engine;
 mod evict;
 mod fault;

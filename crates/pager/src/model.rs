@@ -14,7 +14,10 @@ use muninn_net::Grant;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_sys::uffd::fake::{Call, FakeFaultDevice, FakeSpace, Script, Touch};
-use muninn_sys::uffd::{Cause, Event, EventBuffer, FaultDevice, Features, PageRange, RegisterMode};
+use muninn_sys::uffd::{
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, Features, MoveMode, PageRange, Partial,
+    RegisterMode, Wake,
+};
 use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -35,8 +38,25 @@ impl Kernel for FakeKernel {
     fn program(&self) -> &FakeFaultDevice {
         &self.program
     }
-    fn staging(&self) -> &FakeFaultDevice {
-        &self.staging
+    unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        let mode = MoveMode {
+            wake: Wake::Later,
+            allow_holes: true,
+        };
+        // SAFETY: fake memory.
+        unsafe { self.staging.move_pages(to, from, mode) }
+    }
+    unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        // SAFETY: fake memory.
+        unsafe { self.program.move_pages(to, from, MoveMode::default()) }
+    }
+    fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial> {
+        let frame = PageRange::one(frame);
+        // SAFETY: a page is readable.
+        unsafe { self.staging.copy(frame, page.as_ptr(), CopyMode::default()) }
+    }
+    fn is_changing(&self) -> bool {
+        self.program.is_changing()
     }
     fn discard(&self, frames: PageRange) {
         self.space.remove(frames);
@@ -138,7 +158,6 @@ impl World {
             evict,
             prefetch,
             max_far: None,
-            no_move: false,
         };
         World {
             engine: Engine::new(kernel, far, frames, &settings),

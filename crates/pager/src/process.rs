@@ -1,15 +1,18 @@
 //! The kernel below the engine, for real: two userfaultfds and a staging area.
 
-use crate::below::Kernel;
-use crate::chunk::CHUNK_PAGES;
+use crate::below::{Kernel, Stillness};
+use crate::chunk::{CHUNK_PAGES, Page};
+use crate::copying::{self, Carrier, Copying};
 use muninn_job::{Counters, Place};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::pagemap::{Pagemap, PagemapEntry, PagemapError};
 use muninn_sys::uffd::{
-    FaultDevice, Features, OpenError, PageRange, RegisterMode, RequestError, Userfaultfd,
+    CopyMode, Event, FaultDevice, Features, MoveMode, OpenError, PageRange, Partial, RegisterMode,
+    RequestError, Userfaultfd, Wake,
 };
 use muninn_types::{Bytes, PageNo};
+use std::sync::Arc;
 
 /// Frames of the staging area: address space, not memory.
 const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
@@ -18,7 +21,8 @@ const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
 pub const REQUIRED: Features =
     Features(Features::EVENT_REMAP.0 | Features::EVENT_REMOVE.0 | Features::EVENT_UNMAP.0);
 /// Those that make things faster, or possible.
-const WANTED: Features = Features(Features::MOVE.0 | Features::THREAD_ID.0);
+const WANTED: Features =
+    Features(Features::MOVE.0 | Features::THREAD_ID.0 | Features::PAGEFAULT_FLAG_WP.0);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -40,6 +44,8 @@ pub struct Process {
     frames: Mapping,
     pagemap: Pagemap,
     place: Place,
+    /// Where pages cannot be moved.
+    copying: Option<Copying>,
 }
 
 /// Opens a device for the program's memory; whether it tells of forks.
@@ -54,8 +60,22 @@ pub fn open_program_device() -> Result<(Userfaultfd, bool), OpenError> {
     }
 }
 
+/// Whether the kernel can move pages; an error if it cannot protect them from writes either.
+pub fn can_move() -> Result<bool, OpenError> {
+    let device = Userfaultfd::open(Features::NONE, Features::MOVE)?;
+    if device.features().contains(Features::MOVE) {
+        return Ok(true);
+    }
+    Userfaultfd::open(Features::PAGEFAULT_FLAG_WP, Features::NONE).map(|_| false)
+}
+
 impl Process {
-    pub fn new(program: Userfaultfd, place: Place) -> Result<Process, ProcessError> {
+    /// With a carrier pages are copied, as where the kernel cannot move them.
+    pub fn new(
+        program: Userfaultfd,
+        place: Place,
+        carrier: Option<Arc<Carrier>>,
+    ) -> Result<Process, ProcessError> {
         let frames = Mapping::options()
             .no_reserve()
             .huge(muninn_sys::memory::HugeAdvice::Never)
@@ -71,18 +91,46 @@ impl Process {
             frames,
             pagemap: Pagemap::open()?,
             place,
+            copying: carrier.map(Copying::new),
         };
-        // SAFETY: the area was just made, and is touched only where pages were moved to.
-        unsafe {
-            process
-                .staging
-                .register(process.frames(), RegisterMode::MISSING)
-        }?;
+        if process.copying.is_none() {
+            // SAFETY: the area was just made, and is touched only where pages were moved to.
+            unsafe {
+                process
+                    .staging
+                    .register(process.frames(), RegisterMode::MISSING)
+            }?;
+        }
         Ok(process)
     }
 
     pub fn frames(&self) -> PageRange {
         PageRange::new(PageNo::of_addr(self.frames.addr()), FRAMES)
+    }
+    /// What the program's memory is to be registered for.
+    pub fn register_mode(&self) -> RegisterMode {
+        match self.copying {
+            Some(_) => RegisterMode::MISSING_AND_WRITE_PROTECT,
+            None => RegisterMode::MISSING,
+        }
+    }
+    /// A thread waits for a page, or no longer.
+    pub fn note_waiting(&self, thread: u32, waits: bool) {
+        if let Some(copying) = &self.copying {
+            copying.note_waiting(thread, waits);
+        }
+    }
+    /// An event that was read while pages were carried out.
+    pub fn next_event(&self) -> Option<Event<Userfaultfd>> {
+        self.copying.as_ref()?.next_event()
+    }
+    pub fn has_events(&self) -> bool {
+        self.copying.as_ref().is_some_and(Copying::has_events)
+    }
+    /// Whether PAGEMAP_SCAN can be used. It came with one version before moves, and nobody would
+    /// notice if what is done without it did not work.
+    pub fn can_scan(&self) -> bool {
+        self.copying.is_none()
     }
     pub fn pagemap(&self) -> &Pagemap {
         &self.pagemap
@@ -95,8 +143,60 @@ impl Kernel for Process {
     fn program(&self) -> &Userfaultfd {
         &self.program
     }
-    fn staging(&self) -> &Userfaultfd {
-        &self.staging
+    fn chunks_at_once(&self) -> usize {
+        match self.copying {
+            Some(_) => copying::CHUNKS,
+            None => 1,
+        }
+    }
+    fn hold_still(&self) -> Stillness {
+        match &self.copying {
+            Some(copying) => copying.hold_still(&self.program),
+            None => Stillness::Reached,
+        }
+    }
+    fn is_sure(&self, taken: PageRange) -> bool {
+        match &self.copying {
+            Some(copying) => copying.is_sure(&self.program, taken),
+            None => !self.program.is_changing(),
+        }
+    }
+    fn let_go(&self) {
+        if let Some(copying) = &self.copying {
+            copying.let_go();
+        }
+    }
+    unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        if let Some(copying) = &self.copying {
+            return copying.take_out(&self.program, from, to, |range| self.present(range));
+        }
+        let mode = MoveMode {
+            wake: Wake::Later,
+            allow_holes: true,
+        };
+        // SAFETY: as the caller says.
+        unsafe { self.staging.move_pages(to, from, mode) }
+    }
+    unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        if let Some(copying) = &self.copying {
+            return copying.put_in(&self.program, to, from);
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.program.move_pages(to, from, MoveMode::default()) }
+    }
+    fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial> {
+        if self.copying.is_some() {
+            // SAFETY: frames are ours, and this one is not in use.
+            *unsafe { self.frame(frame) } = *page;
+            return Ok(());
+        }
+        let range = PageRange::one(frame);
+        // SAFETY: a page is readable.
+        unsafe { self.staging.copy(range, page.as_ptr(), CopyMode::default()) }
+    }
+    fn is_changing(&self) -> bool {
+        let read = self.copying.as_ref().is_some_and(Copying::is_changing);
+        read || self.program.is_changing()
     }
     fn discard(&self, frames: PageRange) {
         // SAFETY: frames are ours, and the engine gives back only what it does not need.
@@ -120,7 +220,8 @@ impl Kernel for Process {
         program::is_mapped(page)
     }
     fn unshare(&self, range: PageRange) -> bool {
-        program::unshare(range).is_ok()
+        // A copy can be made of pages that are shared.
+        self.copying.is_none() && program::unshare(range).is_ok()
     }
     fn counters(&self) -> &Counters {
         self.place.counters()

@@ -8,6 +8,7 @@
 use crate::actor::Actor;
 use crate::birth::{Births, DONE, READY};
 use crate::clerk::Clerk;
+use crate::copying::Carrier;
 use crate::engine::{Engine, Settings};
 use crate::fork::{self, State};
 use crate::process::{self, Process};
@@ -175,8 +176,14 @@ impl Runtime {
             evict: self.config.evict,
             prefetch: self.config.prefetch,
             max_far: self.config.max_far,
-            no_move: self.config.no_move,
         };
+        let carrier = match self.config.no_move || !process::can_move().map_err(text)? {
+            true => Some(Arc::new(Carrier::default())),
+            false => None,
+        };
+        if let Some(carrier) = carrier.clone() {
+            spawn("muninn-carrier", Box::new(move || carrier.run()))?;
+        }
         let for_pager = Arc::clone(&shared);
         let is_child = link.is_some();
         let bound = Arc::new(AtomicBool::new(false));
@@ -192,7 +199,7 @@ impl Runtime {
             }
             // A processor that sleeps deeply takes longer to wake than a page takes to come.
             let _awake = pm_qos::keep_awake();
-            match begin(link, clerk, place, for_pager, &settings) {
+            match begin(link, clerk, place, for_pager, &settings, carrier) {
                 Ok(mut actor) => fail(&job, &actor.run().to_string()),
                 Err(why) => fail(&job, &why),
             }
@@ -216,6 +223,7 @@ fn begin(
     place: Place,
     shared: Arc<Shared>,
     settings: &Settings,
+    carrier: Option<Arc<Carrier>>,
 ) -> Result<Actor, String> {
     let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
     let births = Births::new(fork::open_door());
@@ -234,18 +242,11 @@ fn begin(
             (device, false) => (device, State::Deaf, None),
         },
     };
-    if settings.no_move || !device.features().contains(Features::MOVE) {
-        return Err(
-            "this kernel's userfaultfd has no UFFDIO_MOVE, without which the program's memory \
-                    cannot be made to fit: Linux 6.8 or newer has it"
-                .to_string(),
-        );
-    }
     device.set_blocking(true).map_err(text)?;
     let bell = shared.bell();
     // SAFETY: nothing is kept in the bell.
     unsafe { device.register(bell, RegisterMode::MISSING) }.map_err(text)?;
-    let process = Process::new(device, place).map_err(text)?;
+    let process = Process::new(device, place, carrier).map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);
     let mut actor = Actor::new(engine, shared, births);

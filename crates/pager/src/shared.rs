@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Ranges that wait to be taken over.
 pub const OFFERS_MAX: usize = 4096;
 
+/// Offers that are older are not taken.
+const OFFER_AGE_MAX: Nanos = Nanos::millis(2);
+
 #[derive(Debug)]
 pub struct Shared {
     /// Pages that the program may hold of what was taken over.
@@ -33,6 +36,9 @@ pub struct Shared {
     evict_ns: AtomicU64,
     offers: Mutex<Vec<PageRange>>,
     offered: AtomicBool,
+    /// When memory was looked for, and whether that was too long ago for the pager.
+    offered_at: AtomicU64,
+    stale: AtomicBool,
     /// The pager's thread; 0 before it runs, and where its place is not ours to choose.
     pager: AtomicI32,
     /// The thread whose fault was read last, and faults of another than the one before.
@@ -58,6 +64,8 @@ impl Shared {
             evict_ns: AtomicU64::new(0),
             offers: Mutex::new(Vec::with_capacity(OFFERS_MAX)),
             offered: AtomicBool::new(false),
+            offered_at: AtomicU64::new(0),
+            stale: AtomicBool::new(false),
             pager: AtomicI32::new(0),
             faulting: AtomicU32::new(0),
             thread_changes: AtomicU64::new(0),
@@ -156,8 +164,9 @@ impl Shared {
     fn offers(&self) -> MutexGuard<'_, Vec<PageRange>> {
         self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Replaces what is offered to the pager for taking over.
-    pub fn offer(&self, ranges: &[PageRange]) {
+    /// Replaces what is offered to the pager for taking over, as it was found at a time.
+    pub fn offer(&self, ranges: &[PageRange], at: Nanos) {
+        self.offered_at.store(at.0, Relaxed);
         let mut offers = self.offers();
         offers.clear();
         offers.extend(ranges.iter().take(OFFERS_MAX));
@@ -170,6 +179,18 @@ impl Shared {
     pub fn take_offers(&self) -> Vec<PageRange> {
         self.offered.store(false, Relaxed);
         std::mem::take(&mut *self.offers())
+    }
+    /// Whether offers are of now. What was mapped a while ago may be a part of something else by now,
+    /// and a mapping that is taken over in part is two: the program could not move it as a whole.
+    pub fn are_offers_fresh(&self, now: Nanos) -> bool {
+        let age = now.0.saturating_sub(self.offered_at.load(Relaxed));
+        let fresh = age < OFFER_AGE_MAX.0;
+        self.stale.fetch_or(!fresh, Relaxed);
+        fresh
+    }
+    /// Whether the pager wants newer offers.
+    pub fn wants_offers(&self) -> bool {
+        self.stale.swap(false, Relaxed)
     }
     pub fn give_back_offers(&self, list: Vec<PageRange>) {
         let mut offers = self.offers();

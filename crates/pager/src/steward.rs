@@ -239,12 +239,14 @@ impl Steward {
         counters.threshold_bytes.store(threshold.0, Relaxed);
         let grew = unmanaged > self.unmanaged + 128;
         self.unmanaged = unmanaged;
-        let due = grew || self.ticks.wrapping_sub(self.last_look) >= LOOK_TICKS;
+        let late = self.ticks.wrapping_sub(self.last_look) >= LOOK_TICKS;
+        let due = grew || late || shared.wants_offers();
         let look = self.adopts(share, runtime_bytes) && due;
         if look {
             self.last_look = self.ticks;
+            let now = clock::now();
             self.find_memory();
-            shared.offer(&self.found);
+            shared.offer(&self.found, now);
         }
         // A pager that serves faults looks around as it goes. One that sits behind the program
         // might not hear for long.

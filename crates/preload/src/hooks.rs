@@ -63,6 +63,7 @@ extern "C" fn in_child() {
         fork::end_with_parent();
     }
     own::reset_claims();
+    muninn_sys::still::reset();
     // SAFETY: the child has one thread, this one, and the heap's memory is not in it; what is kept
     // from before (the path of the job, atomics) is not in the heap.
     unsafe { crate::HEAP.begin_anew() };

@@ -2,7 +2,8 @@
 //!
 //! The idea: no other crate makes a system call by itself. Each part is a thin layer over the
 //! kernel, behind a small trait where a test may want to stand in its place, and says in its
-//! errors what happened, to what, and what to do. Known limit: x86-64 and Linux 6.8 or newer.
+//! errors what happened, to what, and what to do. Known limits: x86-64; made for Linux
+//! 6.8 or newer, from 5.7 on what is missing is done in slower ways.
 #![cfg_attr(not(all(target_os = "linux", target_arch = "x86_64")), allow(unused))]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -27,5 +28,6 @@ pub mod relay;
 pub mod sigbus;
 pub mod signal;
 pub mod socket;
+pub mod still;
 pub mod swap;
 pub mod uffd;

@@ -13,7 +13,7 @@ use std::ffi::{CString, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::affinity::Thread;
@@ -77,6 +77,27 @@ pub fn reset_claims() {
         claim.start.store(0, Ordering::Relaxed);
     }
     CLAIMED.store(0, Ordering::Release);
+    for thread in &THREADS {
+        thread.store(0, Ordering::Release);
+    }
+}
+
+/// The runtime's own threads; more than it ever has.
+static THREADS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+
+/// The calling thread is one of the runtime's.
+pub fn note_own_thread() {
+    let own = crate::affinity::current_thread_id();
+    let free = |slot: &&AtomicI32| {
+        let taken = slot.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed);
+        taken.is_ok()
+    };
+    let _ = THREADS.iter().find(free);
+}
+
+pub(crate) fn is_own_thread(thread: i32) -> bool {
+    let known = |slot: &AtomicI32| slot.load(Ordering::Acquire) == thread;
+    THREADS.iter().any(known)
 }
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -136,6 +157,7 @@ extern "C" fn run(argument: *mut c_void) -> *mut c_void {
     // SAFETY: made in `spawn` for this thread alone.
     let (name, work) = *unsafe { Box::from_raw(argument.cast::<(CString, Work)>()) };
     let _ = rustix::thread::set_name(&name);
+    note_own_thread();
     work();
     std::ptr::null_mut()
 }

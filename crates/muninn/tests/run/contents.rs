@@ -186,16 +186,46 @@ fn over_tcp() {
     until_returned(&place, &server);
 }
 
-/// A kernel without UFFDIO_MOVE is not enough, and a program that needs far memory there is told so.
+/// As on a kernel without UFFDIO_MOVE: the same checks, by the way of copies.
 #[test]
 fn without_move() {
     if cannot_run() {
         return;
     }
     let place = place();
-    // Long enough for the runtime to look even on a busy machine.
-    let words = [checker(), "pressure", "--seconds", "20", "--size", SIZE];
-    let ran = run(&place, &["--local", LOCAL, "--no-move"], &words);
-    assert_eq!(ran.code, 128 + 7, "{ran:#?}");
-    assert!(ran.err.contains("has no UFFDIO_MOVE"), "{ran:#?}");
+    let seconds = if full() { "120" } else { "3" };
+    for words in [
+        &["fill"][..],
+        &["fork"],
+        &["fork-many", "--count", "4"],
+        &["munmap"],
+        &["mremap"],
+        &["madvise"],
+        &["mprotect"],
+        &["syscalls"],
+        &["threads", "--count", "4"],
+        &["pressure", "--seconds", seconds],
+    ] {
+        let all = [&[checker()], words, &["--size", SIZE]].concat();
+        let ran = run_far(&place, &["--local", LOCAL, "--no-move"], &all);
+        assert!(ran.out.starts_with("ok "), "{words:?}: {ran:#?}");
+        ran.assert_good_and_far();
+    }
+}
+
+/// A copy would miss what a device writes: such a program keeps its memory, and is told why when that
+/// is more than it may have.
+#[test]
+fn without_move_nothing_leaves_that_a_device_may_write_to() {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    for words in [["directio"], ["uring"]] {
+        let all = [&[checker()], &words[..], &["--size", SIZE]].concat();
+        let ran = run(&place, &["--local", LOCAL, "--no-move"], &all);
+        let said = ran.out.lines().next().unwrap_or_default();
+        let good = ["ok ", "skip"].iter().any(|good| said.starts_with(good));
+        assert!(good || ran.err.contains("direct I/O"), "{ran:#?}");
+    }
 }

@@ -5,8 +5,10 @@
 
 use crate::uffd::PageRange;
 use muninn_types::{PAGE_SIZE, PageNo};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
+use std::os::fd::OwnedFd;
 
 fn pointer(page: PageNo) -> *mut std::ffi::c_void {
     std::ptr::with_exposed_provenance_mut(page.addr() as usize)
@@ -25,6 +27,34 @@ pub unsafe fn discard(range: PageRange) -> Result<(), Errno> {
             range.len_bytes() as usize,
             Advice::LinuxDontNeed,
         )
+    }
+}
+
+/// The memory of this process as a file: what is not mapped is an error there, not a crash, and what
+/// the program itself may not read at the moment can be read all the same.
+#[derive(Debug)]
+pub struct Reader(OwnedFd);
+
+impl Reader {
+    pub fn open() -> Result<Reader, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open("/proc/self/mem", flags, Mode::empty()).map(Reader)
+    }
+
+    /// Copies pages to others. An absent page that somebody answers for is waited for.
+    ///
+    /// # Safety
+    ///
+    /// The target must be memory of the caller's that nobody else uses.
+    pub unsafe fn read(&self, from: PageRange, to: PageNo) -> Result<(), Errno> {
+        let len = from.len_bytes() as usize;
+        // SAFETY: the caller's memory.
+        let target = unsafe { std::slice::from_raw_parts_mut(pointer(to).cast::<u8>(), len) };
+        match rustix::io::pread(&self.0, target, from.addr())? {
+            n if n == len => Ok(()),
+            // A part of it is not there.
+            _ => Err(Errno::FAULT),
+        }
     }
 }
 

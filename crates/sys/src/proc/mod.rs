@@ -18,9 +18,10 @@ pub use fake::FakeProc;
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};
 
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 /// Longest text read in one piece: `/proc/meminfo` and its kind are a tenth of this.
@@ -81,6 +82,43 @@ pub fn own_gid() -> u32 {
 /// The id of this process.
 pub fn own_pid() -> u32 {
     std::process::id()
+}
+
+/// Whether the program has a file open by which a device may write to its memory while nobody looks:
+/// for direct I/O, or an io_uring. Asked of the process, whose table of files is not that of a thread
+/// with one of its own.
+///
+/// For threads that must not use the program's heap: the C library's `readdir` would.
+pub fn has_direct_io() -> Result<bool, Errno> {
+    let pid = own_pid();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let fds = rustix::fs::open(format!("/proc/{pid}/fd"), flags, Mode::empty())?;
+    let mut names = [const { MaybeUninit::uninit() }; 2048];
+    let mut names = RawDir::new(fds, &mut names);
+    let mut info = [0; 2048];
+    while let Some(entry) = names.next() {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') {
+            continue;
+        }
+        let path = format!("/proc/{pid}/fdinfo/{name}");
+        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => file,
+            // Closed meanwhile.
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno),
+        };
+        let len = rustix::io::read(&file, &mut info)?;
+        let text = String::from_utf8_lossy(&info[..len]);
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok());
+        // Only an io_uring tells of its queues there.
+        if flags.is_some_and(|flags| flags & libc::O_DIRECT as u32 != 0) || text.contains("SqMask")
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A whole file of the kernel as text.

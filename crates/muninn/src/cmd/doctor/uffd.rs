@@ -80,13 +80,14 @@ const FEATURES: [(Features, bool, &str); 12] = [
     ),
     (
         Features::MOVE,
-        true,
-        "pages cannot be taken out of a running program without a race: use Linux 6.8 or newer",
+        false,
+        "pages are copied out while the program stands still, at two to four times the cost, and \
+         not while it does direct I/O: use Linux 6.8 or newer",
     ),
     (
         Features::PAGEFAULT_FLAG_WP,
         false,
-        "writes cannot be noticed, so every page that leaves is compared: use Linux 5.7 or newer",
+        "without MOVE no page can leave: use Linux 5.7 or newer",
     ),
     (
         Features::WP_ASYNC,
@@ -140,7 +141,14 @@ pub fn features(machine: &impl Machine) -> Vec<Check> {
             ),
             Ok(_) => Check::new(&name, true, "in this kernel", ""),
         };
-        if needed { check.needed() } else { check }
+        // One of the two ways out.
+        let moves = supported.as_ref().is_ok_and(|s| s.contains(Features::MOVE));
+        let only_way = feature == Features::PAGEFAULT_FLAG_WP && !moves;
+        if needed || only_way {
+            check.needed()
+        } else {
+            check
+        }
     };
     FEATURES.iter().map(check).collect()
 }
