@@ -26,7 +26,7 @@ pub struct Config {
     pub threshold: ThresholdPolicy,
     /// The most that may be far; `None` for as much as the pool gives.
     pub max_far: Option<Bytes>,
-    /// Do without UFFDIO_MOVE, as on a kernel that lacks it: a switch for tests.
+    /// Copy pages out of the program, as on a kernel that cannot move them.
     pub no_move: bool,
     /// The program was started with huge pages allowed.
     pub huge_pages: bool,

@@ -37,6 +37,9 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_micros(200);
 /// How often the other thread's state is looked at before sleeping: some microseconds.
 const SPINS: u32 = 400;
+/// How often events are looked for before pausing.
+const POLLS: u32 = 32;
+const SOON: Duration = Duration::from_micros(20);
 /// How long a change that is under way may take to pass.
 const SETTLE: Nanos = Nanos::millis(5);
 
@@ -343,12 +346,19 @@ impl Copying {
         let mut events = EventBuffer::new();
         // A range across several mappings is told of in parts.
         let mut heard = from.first();
+        let mut quiet = 0;
         loop {
             if let Work::Done(done) = self.carrier.wait() {
                 self.carrier.set(Work::None);
                 return done;
             }
-            let _ = device.read_events(&mut events);
+            if !matches!(device.read_events(&mut events), Ok(1..)) {
+                quiet += 1;
+                if quiet > POLLS {
+                    // The carrier may need this very processor.
+                    std::thread::sleep(SOON);
+                }
+            }
             while let Some(event) = events.pop() {
                 match event {
                     Event::Remove(range) if range.first() == heard && range.end() <= from.end() => {

@@ -39,6 +39,8 @@ pub struct Shared {
     /// When memory was looked for, and whether that was too long ago for the pager.
     offered_at: AtomicU64,
     stale: AtomicBool,
+    /// The offers before these were not taken.
+    sent_back: AtomicBool,
     /// The pager's thread; 0 before it runs, and where its place is not ours to choose.
     pager: AtomicI32,
     /// The thread whose fault was read last, and faults of another than the one before.
@@ -66,6 +68,7 @@ impl Shared {
             offered: AtomicBool::new(false),
             offered_at: AtomicU64::new(0),
             stale: AtomicBool::new(false),
+            sent_back: AtomicBool::new(false),
             pager: AtomicI32::new(0),
             faulting: AtomicU32::new(0),
             thread_changes: AtomicU64::new(0),
@@ -184,7 +187,10 @@ impl Shared {
     /// and a mapping that is taken over in part is two: the program could not move it as a whole.
     pub fn are_offers_fresh(&self, now: Nanos) -> bool {
         let age = now.0.saturating_sub(self.offered_at.load(Relaxed));
-        let fresh = age < OFFER_AGE_MAX.0;
+        // On a busy processor nothing comes at once: the second time they are taken as they are.
+        let again = self.sent_back.load(Relaxed);
+        let fresh = age < OFFER_AGE_MAX.0 || again;
+        self.sent_back.store(!fresh, Relaxed);
         self.stale.fetch_or(!fresh, Relaxed);
         fresh
     }

@@ -91,8 +91,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Do without UFFDIO_MOVE, as on a kernel that lacks it
-    #[arg(long, hide = true, env = "MUNINN_NO_MOVE")]
+    /// Copy pages out of the program, as on a kernel that cannot move them (before Linux 6.8)
+    #[arg(long, env = "MUNINN_NO_MOVE")]
     pub no_move: bool,
 
     /// The program and its arguments
