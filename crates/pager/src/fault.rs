@@ -22,7 +22,7 @@ use muninn_types::{Class, PAGE_SIZE, PageNo};
 /// Pages that come in together.
 pub const BATCH_MAX: usize = WINDOW_PAGES_MAX;
 
-/// Pages of a chunk that came back while it was on its way out before the others do, too. With 2 a
+/// Pages of a chunk that came back while it was on its way out before the others do, too. With 1 a
 /// program that touches pages at random loses a tenth, with 8 a collector of garbage a quarter.
 const RETURNED_MIN: u32 = 4;
 
