@@ -26,7 +26,7 @@ const SIGNAL: c_int = 33;
 /// The mark of our signals.
 const MARK: usize = 0x4d75_6e69_6e6e;
 /// How long threads may take to stand still, and how often they are looked at.
-const PATIENCE: Duration = Duration::from_millis(3);
+const PATIENCE: Duration = Duration::from_millis(30);
 const PAUSE: Duration = Duration::from_micros(20);
 /// How long a thread that waits for a device or a lock of the kernel is waited for in turn.
 const BUSY_PATIENCE: Duration = Duration::from_micros(200);
