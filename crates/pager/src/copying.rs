@@ -43,8 +43,6 @@ const SOON: Duration = Duration::from_micros(20);
 /// How long a change that is under way may take to pass.
 const SETTLE: Nanos = Nanos::millis(5);
 
-/// Chunks that leave while the program stands still.
-pub const CHUNKS: usize = 16;
 const DIRECT_IO: &str = "it has a file open for direct I/O, or an io_uring, and this kernel cannot \
                          move pages that a device may write to (Linux 6.8 can)";
 
@@ -202,8 +200,12 @@ impl Copying {
     /// Keeps the program's threads from running until [`Copying::let_go`].
     pub fn hold_still(&self, device: &Userfaultfd) -> Stillness {
         let waits = |thread: i32| {
-            let asked = |event: &Event<Userfaultfd>| matches!(event, Event::Fault(fault) if fault.thread == thread as u32);
-            self.aside().iter().any(asked) || self.waiting().contains(&(thread as u32))
+            let thread = thread as u32;
+            let asked = |event: &Event<Userfaultfd>| match event {
+                Event::Fault(fault) => fault.thread == thread,
+                _ => false,
+            };
+            self.aside().iter().any(asked) || self.waiting().contains(&thread)
         };
         // Who asks for a page meanwhile stands still, too. Who changes something must be heard first.
         let goes_on = || {
@@ -219,7 +221,8 @@ impl Copying {
                 *self.still() = Some(still);
                 Stillness::Reached
             }
-            _ => Stillness::Never(DIRECT_IO),
+            Ok(true) => Stillness::Never(DIRECT_IO),
+            Err(_) => Stillness::NotNow,
         }
     }
 

@@ -148,6 +148,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         if self.unstage_run(index, run).served(first, page) == Served::Later {
             return Ok(Served::Later);
         }
+        if self.table.get(index).resident & bit(place) == 0 {
+            // Unmapped: the event will say so.
+            return Ok(Served::Done);
+        }
         if was_buffered {
             add(&self.counters().faults_buffered, 1);
             add(&self.counters().prefetch_hits, 1);

@@ -1,8 +1,8 @@
 //! The kernel below the engine, for real: two userfaultfds and a staging area.
 
-use crate::below::{Kernel, Stillness};
+use crate::below::{CHUNKS_AT_ONCE_MAX, Kernel, Stillness};
 use crate::chunk::{CHUNK_PAGES, Page};
-use crate::copying::{self, Carrier, Copying};
+use crate::copying::{Carrier, Copying};
 use muninn_job::{Counters, Place};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
@@ -145,7 +145,7 @@ impl Kernel for Process {
     }
     fn chunks_at_once(&self) -> usize {
         match self.copying {
-            Some(_) => copying::CHUNKS,
+            Some(_) => CHUNKS_AT_ONCE_MAX,
             None => 1,
         }
     }
