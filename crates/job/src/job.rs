@@ -113,6 +113,19 @@ impl Job {
         })
     }
 
+    /// The job of a parent, in its child, at the address where the parent had it ([`Job::range`]).
+    ///
+    /// # Safety
+    ///
+    /// This process was made by a fork and nobody else in it uses the page there.
+    pub unsafe fn inherited(addr: u64) -> Option<Job> {
+        Some(Job {
+            // SAFETY: a child has its parent's shared mappings, and the caller vouches for the rest.
+            page: Arc::new(unsafe { Shared::inherited(addr) }?),
+            path: PathBuf::new(),
+        })
+    }
+
     /// The job that this process was started in.
     pub fn from_environment() -> Result<Job, JobError> {
         std::env::var_os(VARIABLE)

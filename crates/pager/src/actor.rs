@@ -9,7 +9,6 @@
 //! faults in between.
 
 use crate::below::Kernel;
-use crate::birth::Births;
 use crate::candidates::unclaimed;
 use crate::engine::{Engine, Fatal};
 use crate::evict::Evicted;
@@ -21,6 +20,7 @@ use crate::ranges::{Ranges, Recently};
 use crate::servers::Servers;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
+use crate::ward::Wards;
 use muninn_sys::clock;
 use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
 use muninn_sys::uffd::{
@@ -59,7 +59,7 @@ pub struct Actor {
     changes: Vec<Change>,
     events: EventBuffer<Userfaultfd>,
     pending: Vec<Fault>,
-    pub(crate) births: Births,
+    pub(crate) wards: Wards,
     /// Memory that was given back a moment ago: the kernel may not have dropped its pages yet.
     removed: Recently,
     /// Whether reading the device sleeps. Only one that does not can be waited for with a time limit.
@@ -83,10 +83,10 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    pub fn new(engine: Engine<Process, Servers>, shared: Arc<Shared>, births: Births) -> Actor {
+    pub fn new(engine: Engine<Process, Servers>, shared: Arc<Shared>, wards: Wards) -> Actor {
         Actor {
             engine,
-            births,
+            wards,
             removed: Recently::default(),
             shared,
             areas: Ranges::default(),
@@ -112,10 +112,11 @@ impl Actor {
         }
     }
 
-    /// Runs until the process cannot go on.
+    /// Runs until the process cannot go on. Its wards cannot either, then.
     pub fn run(&mut self) -> Fatal {
         loop {
             if let Err(fatal) = self.turn() {
+                self.abandon_wards();
                 return fatal;
             }
         }
@@ -123,6 +124,9 @@ impl Actor {
 
     fn turn(&mut self) -> Result<(), Fatal> {
         self.read_events()?;
+        if let Some(why) = self.shared.lost() {
+            return Err(Fatal::Lost(why.clone()));
+        }
         self.settle_changes()?;
         if self.shared.may_evict() {
             self.engine.set_allowed(self.shared.allowed_pages());
@@ -132,7 +136,8 @@ impl Actor {
         self.prepare()?;
         self.serve_pending()?;
         self.adopt_offered()?;
-        self.attend_births()?;
+        self.attend_wards()?;
+        self.shared.set_wards(self.wards.len());
         self.fetch_for_fork()?;
         self.reclaim()?;
         self.shared.held.store(self.engine.held(), Relaxed);
@@ -154,9 +159,9 @@ impl Actor {
         if waiting || !self.pending.is_empty() {
             return Some(CHANGE_WAIT);
         }
-        if !self.births.is_empty() {
+        if !self.wards.is_empty() {
             self.set_sleeps(false);
-            self.births.wait(self.engine.kernel.program());
+            self.wards.wait(self.engine.kernel.program());
             return Some(Duration::ZERO);
         }
         self.wants_work().then_some(Duration::ZERO)
@@ -335,11 +340,12 @@ impl Actor {
     fn fetch_for_fork(&mut self) -> Result<(), Fatal> {
         let wanted = fork::wants_near();
         self.shared.hold_still(wanted);
-        // Each fork asks anew: between two of them this thread may not have run.
-        if wanted && !fork::has_all_near() {
+        if !wanted {
+            fork::set_near(false);
+        } else if !fork::is_near() {
             self.engine.set_allowed(u64::MAX);
             if self.engine.fetch_all()? {
-                fork::is_near();
+                fork::set_near(true);
             }
         }
         Ok(())

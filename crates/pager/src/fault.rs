@@ -250,6 +250,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             from = next;
             let chunk = self.table.get(index);
             let (number, staged) = (chunk.number, chunk.staged);
+            crate::fork::count_near(1);
             for place in places(staged) {
                 if self.unstage(index, place)? == Served::Later {
                     return Ok(false);

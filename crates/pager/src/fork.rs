@@ -1,21 +1,25 @@
 //! A fork, seen from the thread that forks.
 //!
 //! These functions run in threads of the program, by the C library's hooks: before a fork, and after
-//! it in parent and child. They use nothing but atomics and a socket, and wait only for the pager,
-//! never for another thread of the program. See [`birth`](crate::birth) for the other side.
+//! it in parent and child. They use nothing but atomics and one page of memory, take no lock, and wait
+//! only for the companion, never for another thread of the program. See [`ward`](crate::ward) for the
+//! other side.
+//!
+//! A child learns from its *mailbox* what it inherits: a page that is registered with the program's
+//! device and never there. The child reads it, which is a fault like any other, and the parent's
+//! companion answers with a [`Letter`] for this child alone. So nothing is open in the program
+//! meanwhile, forks need no order, and a child that was not made by the C library's `fork` simply
+//! does not look. Zeros in the mailbox mean that the parent's companion has ended: then nobody
+//! answers for what is far, and the child must not go on.
 //!
 //! Without permission for fork events (CAP_SYS_PTRACE) the kernel would give a child zeros for what
-//! is far; then everything is fetched before the fork, and nothing leaves until it is over.
+//! is far; then everything is fetched before the fork, and nothing leaves until it is over. A child
+//! of a fork for which that could not be done ends.
 
 use muninn_sys::memory::program;
-use muninn_sys::own;
-use muninn_sys::proc;
-use muninn_sys::rand;
-use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::PageRange;
-use muninn_types::PageNo;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+use muninn_types::{PAGE_SIZE, PageNo};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// How far the runtime of this process is.
@@ -24,8 +28,6 @@ use std::time::{Duration, Instant};
 pub enum State {
     /// Nothing was taken over: a child is like any other process.
     Idle,
-    /// This process is a child whose memory is still in its parent's care.
-    TakingOver,
     /// A pager is at work and hears of forks.
     Active,
     /// A pager is at work and does not hear of forks.
@@ -33,172 +35,151 @@ pub enum State {
 }
 
 static STATE: AtomicU32 = AtomicU32::new(State::Idle as u32);
-/// One fork at a time, so that a child's link is known by its time.
-static FORKING: AtomicBool = AtomicBool::new(false);
-static LINK: AtomicI32 = AtomicI32::new(-1);
-/// Forks the pager heard of, and children that need it no more.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-static BIRTHS: AtomicU64 = AtomicU64::new(0);
-static FORKS_BEFORE: AtomicU64 = AtomicU64::new(0);
-static BIRTHS_BEFORE: AtomicU64 = AtomicU64::new(0);
-/// The page that wakes the pager when it is given back; see [`Shared`](crate::shared::Shared).
+/// The page that a child looks into, and the one that wakes the pager when it is given back (see
+/// [`Shared`](crate::shared::Shared)).
+static MAILBOX: AtomicU64 = AtomicU64::new(0);
 static BELL: AtomicU64 = AtomicU64::new(0);
-/// Threads of a child with which it would end when its parent does.
-static BOUND: AtomicU32 = AtomicU32::new(0);
-/// The process that forks.
-static PARENT: AtomicU32 = AtomicU32::new(0);
-static NONCE: AtomicU64 = AtomicU64::new(0);
-/// Everything is wanted near; it is.
-static WANT_NEAR: AtomicBool = AtomicBool::new(false);
+/// Forks for which everything is wanted near; it is; and pages that have come near, as a sign of life.
+static WANT_NEAR: AtomicU32 = AtomicU32::new(0);
 static IS_NEAR: AtomicBool = AtomicBool::new(false);
+static COME_NEAR: AtomicU64 = AtomicU64::new(0);
 
-/// How long to wait for the pager before going on without it.
+/// How long the pager may go without bringing a page near before a fork goes on without it.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_micros(50);
+/// How a letter begins.
+const MARK: u64 = u64::from_le_bytes(*b"MuninnLt");
+/// Bytes of the name of a door.
+pub const NAME_LEN: usize = 32;
 
-pub fn set_state(state: State) {
-    STATE.store(state as u32, SeqCst);
+/// What a child finds in its mailbox.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Letter {
+    mark: u64,
+    /// The name of this child at its parent's door; 0 when there is nothing to be had there.
+    pub token: u64,
+    pub door: [u8; NAME_LEN],
 }
 
-fn is(state: State) -> bool {
+impl Letter {
+    pub fn new(token: u64, door: [u8; NAME_LEN]) -> Letter {
+        let mark = MARK;
+        Letter { mark, token, door }
+    }
+
+    /// As the contents of the mailbox.
+    pub(crate) fn to_page(self) -> crate::chunk::Page {
+        let mut page = [0; PAGE_SIZE];
+        page[..8].copy_from_slice(&self.mark.to_le_bytes());
+        page[8..16].copy_from_slice(&self.token.to_le_bytes());
+        page[16..16 + NAME_LEN].copy_from_slice(&self.door);
+        page
+    }
+}
+
+/// What a child has from its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heritage {
+    /// All of its memory: it is like any other process.
+    Nothing,
+    /// Memory that its parent's companion answers for.
+    Letter(Letter),
+    /// Its memory cannot be had.
+    Lost(&'static str),
+}
+
+fn state_is(state: State) -> bool {
     STATE.load(SeqCst) == state as u32
 }
 
-pub(crate) fn set_bell(bell: PageNo) {
+/// From now on children may look into the mailbox.
+pub(crate) fn set_state(state: State, mailbox: PageNo, bell: PageNo) {
+    MAILBOX.store(mailbox.0, SeqCst);
     BELL.store(bell.0, SeqCst);
+    STATE.store(state as u32, SeqCst);
 }
-pub(crate) fn count_fork() {
-    FORKS.fetch_add(1, SeqCst);
-}
-pub(crate) fn count_birth() {
-    BIRTHS.fetch_add(1, SeqCst);
-}
+
+/// Whether a fork wants everything near.
 pub(crate) fn wants_near() -> bool {
-    WANT_NEAR.load(SeqCst)
+    WANT_NEAR.load(SeqCst) > 0
 }
-pub(crate) fn is_near() {
-    IS_NEAR.store(true, SeqCst);
+pub(crate) fn set_near(near: bool) {
+    IS_NEAR.store(near, SeqCst);
 }
-pub(crate) fn has_all_near() -> bool {
+pub(crate) fn is_near() -> bool {
     IS_NEAR.load(SeqCst)
 }
-
-fn name() -> [u8; 40] {
-    let mut name = [b'-'; 40];
-    name[..13].copy_from_slice(b"muninn-births");
-    name[14..22].copy_from_slice(&NONCE.load(SeqCst).to_le_bytes());
-    name[23..27].copy_from_slice(&proc::own_pid().to_le_bytes());
-    name
+/// Pages have come near.
+pub(crate) fn count_near(pages: u64) {
+    COME_NEAR.fetch_add(pages, SeqCst);
 }
 
-/// Opens the door at which this process's children knock.
-pub(crate) fn open_door() -> Option<Door> {
-    NONCE.store(u64::from_le_bytes(rand::bytes()), SeqCst);
-    Door::open(&name()).ok()
-}
-
-fn wait_until(done: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + PATIENCE;
-    while !done() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(PAUSE);
-    }
-    true
-}
-
-/// Keeps forks out while a pager gets to work: a child must either find nothing taken over, or a link
-/// to who answers for it. Not for a child that takes its own memory over, whose forks wait anyway.
-#[derive(Debug)]
-pub(crate) struct NoForks(());
-
-impl NoForks {
-    pub fn begin() -> NoForks {
-        wait_until(|| !FORKING.swap(true, SeqCst));
-        NoForks(())
-    }
-}
-
-impl Drop for NoForks {
-    fn drop(&mut self) {
-        FORKING.store(false, SeqCst);
-    }
+/// Wakes the pager, and waits until it has followed what it was told before.
+fn ring() {
+    let bell = PageRange::one(PageNo(BELL.load(SeqCst)));
+    // SAFETY: nothing is ever kept in the bell.
+    let _ = unsafe { program::discard(bell) };
 }
 
 /// Before a fork.
 pub fn prepare() {
-    wait_until(|| !FORKING.swap(true, SeqCst));
-    wait_until(|| !is(State::TakingOver));
-    FORKS_BEFORE.store(FORKS.load(SeqCst), SeqCst);
-    BIRTHS_BEFORE.store(BIRTHS.load(SeqCst), SeqCst);
-    LINK.store(-1, SeqCst);
-    PARENT.store(proc::own_pid(), SeqCst);
-    if is(State::Active)
-        && let Ok(link) = Link::connect(&name())
-    {
-        LINK.store(link.into_fd().into_raw_fd(), SeqCst);
+    if !state_is(State::Deaf) {
+        return;
     }
-    if is(State::Deaf) {
-        IS_NEAR.store(false, SeqCst);
-        WANT_NEAR.store(true, SeqCst);
-        wait_until(|| IS_NEAR.load(SeqCst));
-    }
-}
-
-/// After a fork, in the parent: waits until the child can do without us.
-pub fn parent() {
-    close(LINK.swap(-1, SeqCst));
-    if is(State::Active) {
-        // The kernel went on as soon as the pager had read of the fork. When it reads the next event
-        // it has followed that one, so that we know whether there was a fork at all.
-        let bell = PageRange::one(PageNo(BELL.load(SeqCst)));
-        // SAFETY: nothing is ever kept in the bell.
-        let _ = unsafe { program::discard(bell) };
-        if FORKS.load(SeqCst) != FORKS_BEFORE.load(SeqCst) {
-            wait_until(|| BIRTHS.load(SeqCst) != BIRTHS_BEFORE.load(SeqCst));
+    WANT_NEAR.fetch_add(1, SeqCst);
+    ring();
+    let mut come = COME_NEAR.load(SeqCst);
+    let mut until = Instant::now() + PATIENCE;
+    // Should it not come near, the child will end.
+    while !is_near() && Instant::now() < until {
+        std::thread::sleep(PAUSE);
+        let now = COME_NEAR.load(SeqCst);
+        if now != come {
+            (come, until) = (now, Instant::now() + PATIENCE);
         }
     }
-    WANT_NEAR.store(false, SeqCst);
-    FORKING.store(false, SeqCst);
 }
 
-/// After a fork, in the child: the link to the parent's pager, if there is memory to take over.
-pub fn child() -> Option<RawFd> {
-    BOUND.store(0, SeqCst);
-    let link = LINK.swap(-1, SeqCst);
-    let inherited = (link >= 0).then_some(link);
-    set_state(if inherited.is_some() {
-        State::TakingOver
-    } else {
-        State::Idle
-    });
-    WANT_NEAR.store(false, SeqCst);
-    FORKING.store(false, SeqCst);
-    inherited
+/// After a fork, in the parent.
+pub fn parent() {
+    if state_is(State::Deaf) {
+        WANT_NEAR.fetch_sub(1, SeqCst);
+    } else if state_is(State::Active) {
+        // What the program does next to its memory must not be taken for something that the child
+        // has, too.
+        ring();
+    }
 }
 
-/// The calling thread sees to it that this process ends when its parent does: nobody else would
-/// answer for its memory. Until [`outlive_parent`].
-pub fn end_with_parent() {
-    BOUND.fetch_add(1, SeqCst);
-    own::end_with_parent(PARENT.load(SeqCst));
+/// After a fork, in the child: what it has from its parent. The child begins as one of which nothing
+/// is known.
+pub fn child() -> Heritage {
+    let near = is_near();
+    let heritage = match STATE.swap(State::Idle as u32, SeqCst) {
+        state if state == State::Active as u32 => open_mailbox(),
+        state if state == State::Deaf as u32 && !near => {
+            Heritage::Lost("its parent's memory could not be brought near for the fork")
+        }
+        _ => Heritage::Nothing,
+    };
+    WANT_NEAR.store(0, SeqCst);
+    IS_NEAR.store(false, SeqCst);
+    heritage
 }
 
-pub fn outlive_parent() {
-    own::outlive_parent();
-    BOUND.fetch_sub(1, SeqCst);
-}
-
-/// Waits until no thread is bound to the parent any more, so that it may end.
-pub(crate) fn until_unbound() {
-    wait_until(|| BOUND.load(SeqCst) == 0);
-}
-
-/// Closes the program's copy of a link.
-pub fn close(link: RawFd) {
-    if link >= 0 {
-        // SAFETY: opened in `prepare`, and closed once in each process.
-        drop(unsafe { OwnedFd::from_raw_fd(link) });
+fn open_mailbox() -> Heritage {
+    let page = PageNo(MAILBOX.load(SeqCst));
+    let letter: *const Letter = std::ptr::with_exposed_provenance(page.addr() as usize);
+    // SAFETY: mapped for the life of the process; any bytes are a letter.
+    let letter = unsafe { letter.read_volatile() };
+    match letter {
+        Letter {
+            mark: MARK,
+            token: 0,
+            ..
+        } => Heritage::Nothing,
+        Letter { mark: MARK, .. } => Heritage::Letter(letter),
+        _ => Heritage::Lost("the companion of its parent has ended, which had its memory"),
     }
 }

@@ -14,11 +14,10 @@
 //! one that comes in is read into a frame that another has left and moved from there. Nothing is
 //! allocated or freed on the way once memory is full.
 //!
-//! [`birth`] and [`fork`] are for children.
+//! [`ward`] and [`fork`] are for children.
 
 mod actor;
 mod below;
-mod birth;
 mod candidates;
 mod chunk;
 mod clerk;
@@ -41,6 +40,7 @@ mod space;
 mod staging;
 mod steward;
 mod table;
+mod ward;
 
 pub use below::{Far, FarError, Kernel, Transfer};
 pub use chunk::Page;

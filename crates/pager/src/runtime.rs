@@ -1,37 +1,37 @@
 //! The runtime of a process: from the job's page to a pager at work.
 //!
-//! Three threads of our own: the *steward* watches resident memory from the start; when memory runs
-//! short it starts the *pager* ([`Actor`]) and the [*clerk*](Clerk). Nothing of the program is
-//! touched before that. A child of a process with a pager starts its own at once, with what it
-//! inherits.
+//! It runs in the program's companion ([`own`]), in three threads: the *steward* watches resident
+//! memory from the start; when memory runs short it starts the *pager* ([`Actor`]) and the
+//! [*clerk*](Clerk). Nothing of the program is touched before that. A child of a process with a pager
+//! is that one's ward at first ([`ward`](crate::ward)); its own pager takes it over when it has lived
+//! for a moment. What keeps it from doing so leaves it a ward.
 
 use crate::actor::Actor;
-use crate::birth::{Births, DONE, READY};
+use crate::below::Kernel;
 use crate::clerk::Clerk;
 use crate::copying::Carrier;
 use crate::engine::{Engine, Settings};
-use crate::fork::{self, State};
+use crate::fork::{self, Letter, State};
 use crate::process::{self, Process};
 use crate::servers::Servers;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
+use crate::ward::{DONE, HERITAGE, Wards};
 use muninn_job::{Config, Job, Place};
 use muninn_net::{Control, Keeping, Key, SessionOptions, Transport};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
-use muninn_sys::own::{self, Priority};
+use muninn_sys::own::{self, Fate, Priority, Program};
 use muninn_sys::pm_qos;
-use muninn_sys::proc::{self, StatmReader};
+use muninn_sys::proc::StatmReader;
 use muninn_sys::socket::Link;
-use muninn_sys::uffd::{FaultDevice, Features, RegisterMode, Userfaultfd};
+use muninn_sys::uffd::{FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Starts threads on stacks of ours; see [`own::spawn`].
+/// Starts threads of the companion; see [`own::spawn`].
 pub trait Threads: Sync {
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
     /// Memory that the runtime itself takes.
@@ -42,7 +42,10 @@ pub trait Threads: Sync {
 const SIGBUS: i32 = 7;
 /// How long a parent may take to hand memory over, and a server to let a child read.
 const PATIENCE: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_micros(20);
+/// A child that has lived this long will go on: most end, or execute another program, before.
+const CHILDHOOD: Duration = Duration::from_millis(20);
+/// How often a companion that stays for its wards looks whether there are any left.
+const WARD_PAUSE: Duration = Duration::from_millis(2);
 
 pub struct Runtime {
     threads: &'static dyn Threads,
@@ -67,75 +70,102 @@ struct Inheritance {
 }
 
 impl Runtime {
-    /// Runs the runtime of this process on the calling thread, which must be one of our own.
-    /// Returns only when the program is to be left alone. `link` leads to the parent of a child
-    /// that has memory to take over; `separated` is set when this thread has a copy of it.
-    pub fn run(
-        threads: &'static dyn Threads,
-        job_path: &str,
-        link: Option<RawFd>,
-        separated: &AtomicBool,
-    ) {
-        if link.is_some() {
-            fork::end_with_parent();
-        }
-        let separate = own::separate_files(link);
-        separated.store(true, Ordering::Release);
-        if separate.is_err() {
-            return;
-        }
-        own::set_priority(Thread::Current, Priority::Immediate);
-        // SAFETY: this thread's own copy, kept open for it just now.
-        let link = link.map(|fd| Link::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
-        let opened = Job::open(job_path).and_then(|job| Ok((job.config()?, job)));
-        let Ok((config, job)) = opened else {
-            if link.is_some() {
-                own::end_process(SIGBUS);
-            }
+    /// Runs the runtime of this process in its companion. Returns when the program has ended, or has
+    /// executed another. A `letter` leads a child to its parent's companion.
+    pub fn run(threads: &'static dyn Threads, job: Job, letter: Option<Letter>) {
+        let Some(program) = Program::watch() else {
             return;
         };
-        let pid = proc::own_pid();
-        let Some(place) = job.take_place(pid) else {
-            fail(
-                &job,
-                "this job has more processes than can be managed (256)",
-            );
+        own::set_priority(Thread::Current, Priority::Immediate);
+        let job = Arc::new(job);
+        let witness = Arc::clone(&job);
+        std::panic::set_hook(Box::new(move |panic| {
+            witness.leave_message(own::program_pid(), &format!("internal error: {panic}"));
+        }));
+        let config = match job.config() {
+            Ok(config) => config,
+            Err(why) => fail(&job, &why.to_string()),
+        };
+        let Some(place) = job.take_place(own::program_pid()) else {
+            if program.wait(Duration::ZERO) != Fate::Runs {
+                return;
+            }
+            fail(&job, "this job has more processes than can be managed");
         };
         let runtime = Runtime {
             threads,
-            job: Arc::new(job),
+            job,
             place,
             config,
         };
-        if let Err(why) = runtime.watch(job_path, link) {
-            fail(&runtime.job, &why);
+        if let Err(why) = runtime.watch(program, letter) {
+            match letter {
+                // Whatever it was, its parent's companion answers for it.
+                Some(_) => {}
+                None => fail(&runtime.job, &why),
+            }
         }
     }
 
     /// The steward's work.
-    fn watch(&self, job_path: &str, link: Option<Link>) -> Result<(), String> {
-        let job = Job::open(job_path).map_err(text)?;
+    fn watch(&self, watched: Program, letter: Option<Letter>) -> Result<(), String> {
+        let job = Job::clone(&self.job);
         let statm = StatmReader::open().map_err(text)?;
         let program = std::fs::read_link("/proc/self/exe").map_err(text)?;
         let program = program.into_os_string().into_encoded_bytes();
         let place = self.place.clone();
-        let mut steward = Steward::new(job, place, statm, program, self.config.threshold);
-        if link.is_some() {
+        let policy = self.config.threshold;
+        let mut steward = Steward::new(job, place, watched, statm, program, policy);
+        if letter.is_some() {
             steward.inherit();
-        } else {
-            if self.config.huge_pages {
-                // A program that was taken over, and started this one in its place, had none.
-                own::set_huge_pages(true);
-            }
-            while steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
-                steward.sleep(false);
-            }
+        } else if self.config.huge_pages {
+            // A program that was taken over, and started this one in its place, had none.
+            own::set_huge_pages(true);
         }
-        let shared = self.start(link)?;
-        loop {
-            steward.oversee(&shared, self.threads.runtime_bytes());
-            steward.sleep(true);
+        let grown_up = Instant::now() + CHILDHOOD;
+        let mut fate = Fate::Runs;
+        while fate == Fate::Runs && steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
+            if letter.is_some() && Instant::now() > grown_up {
+                break;
+            }
+            fate = steward.sleep(letter.is_some());
         }
+        if fate == Fate::Runs {
+            fate = self.oversee(&mut steward, letter)?;
+        }
+        if fate == Fate::Ended {
+            self.place.release();
+        }
+        Ok(())
+    }
+
+    /// The same once memory is short, until the program is gone.
+    fn oversee(&self, steward: &mut Steward, letter: Option<Letter>) -> Result<Fate, String> {
+        let shared = self.start(letter)?;
+        let mut fate = Fate::Runs;
+        while fate == Fate::Runs {
+            if shared.has_given_up() {
+                // Its parent's companion goes on answering for it. All we can do is to count.
+                steward.look(self.threads.runtime_bytes());
+            } else {
+                steward.oversee(&shared, self.threads.runtime_bytes());
+            }
+            fate = steward.sleep(true);
+        }
+        if fate == Fate::Ended {
+            self.place.release();
+        }
+        if shared.has_given_up() {
+            return Ok(fate);
+        }
+        // The last fork was read of before the program could end; once the bell is heard it was
+        // followed, too.
+        shared.ring();
+        steward.give_back();
+        while shared.wards() > 0 {
+            std::thread::sleep(WARD_PAUSE);
+        }
+        Ok(fate)
     }
 
     fn connect(&self) -> Result<Vec<Arc<dyn Transport>>, String> {
@@ -153,23 +183,20 @@ impl Runtime {
             .collect()
     }
 
-    /// Connects to the pool and starts the pager's threads. They are started here, before memory is
-    /// taken over: starting a thread allocates from the program's heap, which nobody answers for
-    /// between a parent's pager and a child's.
-    fn start(&self, link: Option<Link>) -> Result<Arc<Shared>, String> {
+    /// Connects to the pool and starts the pager's threads.
+    fn start(&self, letter: Option<Letter>) -> Result<Arc<Shared>, String> {
         let transports = self.connect()?;
-        let pid = u64::from(proc::own_pid());
+        let pid = u64::from(own::program_pid());
         let clerk = Arc::new(Clerk::new(transports, 0, pid));
         let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
         let shared = Arc::new(shared);
         let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
-        let job = Arc::clone(&self.job);
         let keeping = Arc::clone(&clerk);
-        let work = move || {
-            let why = keeping.run();
-            fail(&job, &why);
-        };
-        spawn("muninn-clerk", Box::new(work))?;
+        let for_clerk = Arc::clone(&shared);
+        spawn(
+            "muninn-clerk",
+            Box::new(move || for_clerk.lose(keeping.run())),
+        )?;
         let job = Arc::clone(&self.job);
         let place = self.place.clone();
         let settings = Settings {
@@ -185,40 +212,29 @@ impl Runtime {
             spawn("muninn-carrier", Box::new(move || carrier.run()))?;
         }
         let for_pager = Arc::clone(&shared);
-        let is_child = link.is_some();
-        let bound = Arc::new(AtomicBool::new(false));
-        let binds = Arc::clone(&bound);
         let work = move || {
-            if is_child {
-                fork::end_with_parent();
-                binds.store(true, Ordering::Release);
-            }
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
                 for_pager.set_pager(affinity::current_thread_id());
             }
             // A processor that sleeps deeply takes longer to wake than a page takes to come.
             let _awake = pm_qos::keep_awake();
-            match begin(link, clerk, place, for_pager, &settings, carrier) {
+            let ours = Arc::clone(&for_pager);
+            match begin(letter, clerk, place, for_pager, &settings, carrier) {
                 Ok(mut actor) => fail(&job, &actor.run().to_string()),
+                Err(_) if letter.is_some() => ours.give_up(),
                 Err(why) => fail(&job, &why),
             }
         };
         spawn("muninn-pager", Box::new(work))?;
-        if is_child {
-            // The pager knows when the parent is needed no more.
-            while !bound.load(Ordering::Acquire) {
-                std::thread::sleep(PAUSE);
-            }
-            fork::outlive_parent();
-        }
         Ok(shared)
     }
 }
 
-/// Makes the pager, with a device of its own or with what a child inherits.
+/// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child
+/// in the care of its parent's companion.
 fn begin(
-    link: Option<Link>,
+    letter: Option<Letter>,
     clerk: Arc<Clerk>,
     place: Place,
     shared: Arc<Shared>,
@@ -226,10 +242,8 @@ fn begin(
     carrier: Option<Arc<Carrier>>,
 ) -> Result<Actor, String> {
     let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
-    let births = Births::new(fork::open_door());
-    let no_forks = link.is_none().then(fork::NoForks::begin);
-    let inheritance = match link {
-        Some(link) => Some(take_over(link, clerk.transports())?),
+    let inheritance = match letter {
+        Some(letter) => Some(take_over(letter, clerk.transports())?),
         None => None,
     };
     let (device, state, inherited) = match inheritance {
@@ -243,43 +257,44 @@ fn begin(
         },
     };
     device.set_blocking(true).map_err(text)?;
-    let bell = shared.bell();
-    // SAFETY: nothing is kept in the bell.
-    unsafe { device.register(bell, RegisterMode::MISSING) }.map_err(text)?;
     let process = Process::new(device, place, carrier).map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);
-    let mut actor = Actor::new(engine, shared, births);
+    let mut actor = Actor::new(engine, shared, Wards::new());
     if let Some((snapshot, link)) = inherited {
         actor.inherit(&snapshot);
-        fork::outlive_parent();
-        fork::until_unbound();
         link.send(DONE, &[]).map_err(text)?;
     }
-    fork::set_bell(bell.first());
-    fork::set_state(state);
-    drop(no_forks);
+    actor.open(state)?;
     Ok(actor)
 }
 
-/// Asks the parent's pager for this process's memory, and the servers for the right to read it.
-fn take_over(link: Link, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, String> {
-    let gone = "the parent process ended before this child had its memory";
+impl Actor {
+    /// Registers the bell and the mailbox, and from now on the program's forks are followed. Children
+    /// of before have nothing that is far.
+    fn open(&self, state: State) -> Result<(), String> {
+        let (bell, mailbox) = (self.shared.bell(), self.shared.mailbox());
+        let device = self.engine.kernel.program();
+        for range in [bell, PageRange::one(mailbox)] {
+            // SAFETY: nothing is kept in either.
+            unsafe { device.register(range, RegisterMode::MISSING) }.map_err(text)?;
+        }
+        fork::set_state(state, mailbox, bell.first());
+        Ok(())
+    }
+}
+
+/// Asks the parent's companion for this process's memory, and the servers for the right to read it.
+fn take_over(letter: Letter, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, String> {
+    let link = Link::connect(&letter.door).map_err(text)?;
+    link.send(&letter.token.to_le_bytes(), &[]).map_err(text)?;
     let mut message = [0; 512];
-    let mut receive = || {
-        let answer = link.receive(&mut message, PATIENCE).map_err(|_| gone)?;
-        let (len, fds) = answer.ok_or("the parent process did not hand its memory over in time")?;
-        fds.into_iter().next().ok_or_else(|| {
-            let why = String::from_utf8_lossy(&message[..len]);
-            format!("the parent process could not share its memory: {why}{gone}")
-        })
-    };
-    let device = receive()?;
-    // Open to the end, whatever goes wrong from here on: closing the last one would fill absent
-    // pages with zeros.
-    std::mem::forget(device.try_clone().map_err(text)?);
-    link.send(READY, &[]).map_err(|_| gone)?;
-    let file = receive()?;
+    let answer = link.receive(&mut message, PATIENCE).map_err(text)?;
+    let (len, fds) = answer.ok_or("the parent's companion did not answer in time")?;
+    let [device, file] = <[_; 2]>::try_from(fds)
+        .ok()
+        .filter(|_| &message[..len] == HERITAGE)
+        .ok_or_else(|| String::from_utf8_lossy(&message[..len]).into_owned())?;
     let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0 | Features::MOVE.0);
     let device = Userfaultfd::from_fd(device, features);
     let bytes = Memfd::from_fd(file)
@@ -305,8 +320,8 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Leaves a message for the launcher and ends this process.
+/// Leaves a message for the launcher and ends the program.
 fn fail(job: &Job, why: &str) -> ! {
-    job.leave_message(proc::own_pid(), why);
-    own::end_process(SIGBUS)
+    job.leave_message(own::program_pid(), why);
+    own::end_program(SIGBUS)
 }

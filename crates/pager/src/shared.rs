@@ -12,8 +12,9 @@ use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PageNo};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ranges that wait to be taken over.
 pub const OFFERS_MAX: usize = 4096;
@@ -49,6 +50,12 @@ pub struct Shared {
     /// Nothing may be evicted: everything is wanted near.
     hold_still: AtomicBool,
     bell: Mapping,
+    mailbox: Mapping,
+    /// Children that the pager answers for.
+    wards: AtomicU32,
+    /// Why the pager cannot go on, as another thread found out; why it has not begun.
+    lost: OnceLock<String>,
+    gave_up: AtomicBool,
     clerk: Arc<Clerk>,
     job: Arc<Job>,
 }
@@ -57,6 +64,8 @@ impl Shared {
     pub fn new(clerk: Arc<Clerk>, job: Arc<Job>) -> Result<Shared, MemoryError> {
         let bell = Mapping::anonymous(Bytes::pages(1))?;
         own::claim(bell.addr(), bell.len() as u64);
+        let mailbox = Mapping::anonymous(Bytes::pages(1))?;
+        own::claim(mailbox.addr(), mailbox.len() as u64);
         Ok(Shared {
             allowed: AtomicU64::new(u64::MAX),
             background: AtomicU64::new(u64::MAX),
@@ -74,6 +83,10 @@ impl Shared {
             thread_changes: AtomicU64::new(0),
             hold_still: AtomicBool::new(false),
             bell,
+            mailbox,
+            wards: AtomicU32::new(0),
+            lost: OnceLock::new(),
+            gave_up: AtomicBool::new(false),
             clerk,
             job,
         })
@@ -94,6 +107,31 @@ impl Shared {
 
     pub fn bell(&self) -> PageRange {
         PageRange::one(PageNo::of_addr(self.bell.addr()))
+    }
+    /// The page that a child looks into; see [`fork`](crate::fork).
+    pub fn mailbox(&self) -> PageNo {
+        PageNo::of_addr(self.mailbox.addr())
+    }
+    /// What is far is out of reach: the pager is to end everything.
+    pub fn lose(&self, why: String) {
+        let _ = self.lost.set(why);
+        self.ring();
+    }
+    pub fn lost(&self) -> Option<&String> {
+        self.lost.get()
+    }
+    /// The pager has not begun: the parent's companion still answers for this process.
+    pub fn give_up(&self) {
+        self.gave_up.store(true, Release);
+    }
+    pub fn has_given_up(&self) -> bool {
+        self.gave_up.load(Acquire)
+    }
+    pub fn wards(&self) -> u32 {
+        self.wards.load(Acquire)
+    }
+    pub fn set_wards(&self, wards: usize) {
+        self.wards.store(wards as u32, Release);
     }
     pub fn is_bell(&self, range: PageRange) -> bool {
         range == self.bell()

@@ -40,6 +40,8 @@ struct Extent {
     owners: Box<[u32; GRANT_SLOTS as usize]>,
     live: u32,
     frozen: bool,
+    /// A server lets somebody else read it, so it will not take writes any more.
+    shared: bool,
     /// The parent's; kept to the end.
     inherited: bool,
 }
@@ -82,6 +84,7 @@ impl Slots {
             owners: Box::new([0; GRANT_SLOTS as usize]),
             live: 0,
             frozen,
+            shared: frozen,
             inherited: false,
         };
         if !frozen {
@@ -226,6 +229,24 @@ impl Slots {
             if !extent.frozen {
                 extent.frozen = true;
                 self.free -= u64::from(extent.slots - extent.live);
+            }
+        }
+    }
+
+    /// The same, and not to be taken back.
+    pub fn freeze_for_good(&mut self) {
+        self.freeze();
+        for extent in self.extents.iter_mut().flatten() {
+            extent.shared = true;
+        }
+    }
+
+    /// Nobody else reads the grants any more that were not frozen for good.
+    pub fn thaw(&mut self) {
+        for extent in self.extents.iter_mut().flatten() {
+            if extent.frozen && !extent.shared {
+                extent.frozen = false;
+                self.free += u64::from(extent.slots - extent.live);
             }
         }
     }

@@ -48,9 +48,9 @@ impl Snapshot {
     pub fn of(table: &Table, slots: &Slots, areas: &Ranges) -> Snapshot {
         let mut pages = Vec::with_capacity(slots.live_slots() as usize);
         for chunk in table.chunks() {
-            // Resident pages are in the child by themselves; one that is not was given up (it was
-            // to be wiped in children, say) and must not be answered with an old version.
-            pages.extend(places(chunk.remote()).filter_map(|place| {
+            // Resident pages are in the child by themselves; of one that is on its way out the
+            // child has the far copy.
+            pages.extend(places(chunk.far & !chunk.resident).filter_map(|place| {
                 Some(FarPage {
                     page: chunk.number.page(place),
                     slot: chunk.slot(place)?,
@@ -63,6 +63,14 @@ impl Snapshot {
             areas: areas.clone(),
             grants: slots.numbered().collect(),
             tickets: Vec::new(),
+        }
+    }
+
+    /// Leaves out what the child does not get as its parent has it: it must not be answered with
+    /// the parent's contents.
+    pub fn leave_out(&mut self, ranges: &[PageRange]) {
+        for range in ranges {
+            self.handle_unmap(*range);
         }
     }
 

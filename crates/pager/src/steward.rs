@@ -16,7 +16,8 @@ use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
-use muninn_sys::own::{self, Priority};
+use muninn_sys::memory::program;
+use muninn_sys::own::{self, Fate, Priority, Program};
 use muninn_sys::proc::{StatmReader, for_each_map};
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE};
@@ -50,6 +51,7 @@ const MAPS_BUFFER: usize = 64 << 10;
 
 #[derive(Debug)]
 pub struct Steward {
+    watched: Program,
     job: Job,
     place: Place,
     statm: StatmReader,
@@ -93,11 +95,13 @@ impl Steward {
     pub fn new(
         job: Job,
         place: Place,
+        watched: Program,
         statm: StatmReader,
         program: Vec<u8>,
         policy: ThresholdPolicy,
     ) -> Steward {
         Steward {
+            watched,
             job,
             place,
             statm,
@@ -128,10 +132,21 @@ impl Steward {
         self.adopts = true;
     }
 
-    /// Waits for the next look.
-    pub fn sleep(&self, active: bool) {
+    /// Waits for the next look, or for the program's end; what became of it.
+    pub fn sleep(&self, active: bool) -> Fate {
         let small = self.resident * PAGE_SIZE as u64 * 8 < self.job.limit().0;
-        std::thread::sleep(if !active && small { IDLE_TICK } else { TICK });
+        self.watched
+            .wait(if !active && small { IDLE_TICK } else { TICK })
+    }
+
+    /// The program is gone, and its memory is left to us: it is given back, but for what is the
+    /// runtime's own.
+    pub fn give_back(&mut self) {
+        self.find_memory();
+        for range in &self.found {
+            // SAFETY: nobody is left who could look at it.
+            let _ = unsafe { program::discard(*range) };
+        }
     }
 
     /// What this process may hold of the job's limit.

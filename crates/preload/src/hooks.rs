@@ -1,52 +1,46 @@
 //! When the library is loaded, and when the program forks.
 
-use muninn_job::VARIABLE;
-use muninn_pager::{Runtime, fork};
+use muninn_job::{Job, VARIABLE};
+use muninn_pager::Runtime;
+use muninn_pager::fork::{self, Heritage, Letter};
 use muninn_sys::own;
-use std::os::fd::RawFd;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The job's file. Kept in memory that children have, too: the heap they do not.
-static JOB: OnceLock<Path> = OnceLock::new();
-/// The runtime's first thread has a table of open files of its own.
-static SEPARATED: AtomicBool = AtomicBool::new(false);
+/// Where the job's page is mapped. A child has it at the same place; what is in the heap it has not.
+static JOB: AtomicU64 = AtomicU64::new(0);
 
-/// The signal that ends a process whose memory is out of reach.
-const SIGBUS: i32 = 7;
-
-#[derive(Debug)]
-struct Path {
-    bytes: [u8; 4096],
-    len: usize,
-}
-
-impl Path {
-    fn get(&'static self) -> &'static str {
-        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
-    }
-}
+/// A program that cannot be run as asked for is not run at all; the code is that of shells for one
+/// that cannot be executed.
+const CANNOT_EXECUTE: i32 = 126;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
-    let Some(name) = std::env::var_os(VARIABLE) else {
+    let Some(path) = std::env::var_os(VARIABLE) else {
         return;
     };
-    let name = name.as_encoded_bytes();
-    let mut path = Path {
-        bytes: [0; 4096],
-        len: name.len(),
+    let job = match Job::open(path) {
+        Ok(job) => job,
+        Err(why) => refuse(&why.to_string()),
     };
-    if name.len() > path.bytes.len() || JOB.get().is_some() {
-        return;
+    JOB.store(job.range().0, Ordering::Release);
+    if !own::learn_storage() {
+        refuse("it has more libraries with thread-local variables than can be managed");
     }
-    path.bytes[..name.len()].copy_from_slice(name);
-    let _ = JOB.set(path);
     own::at_fork(before_fork, in_parent, in_child);
-    start(None);
+    if let Err(why) = start(job, None) {
+        refuse(&format!("its companion could not be started: {why}"));
+    }
+}
+
+/// Ends the program before it has begun.
+fn refuse(why: &str) -> ! {
+    own::refuse(
+        &format!("muninn: the program cannot be run on far memory: {why}\n"),
+        CANNOT_EXECUTE,
+    )
 }
 
 extern "C" fn before_fork() {
@@ -58,38 +52,37 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    let link = fork::child();
-    if link.is_some() {
-        fork::end_with_parent();
-    }
+    let heritage = fork::child();
     own::reset_claims();
     muninn_sys::still::reset();
     // SAFETY: the child has one thread, this one, and the heap's memory is not in it; what is kept
-    // from before (the path of the job, atomics) is not in the heap.
+    // from before (atomics) is not in the heap.
     unsafe { crate::HEAP.begin_anew() };
-    SEPARATED.store(false, Ordering::Relaxed);
-    start(link);
-    if let Some(link) = link {
-        // The program's copy of the link is closed as soon as the runtime has its own.
-        while !SEPARATED.load(Ordering::Acquire) {
-            std::thread::yield_now();
+    // SAFETY: the parent's page, which nobody else in this process uses.
+    let job = unsafe { Job::inherited(JOB.load(Ordering::Acquire)) };
+    let (job, letter) = match (job, heritage) {
+        (None, _) => refuse("the job's page is not there"),
+        (Some(job), Heritage::Lost(why)) => {
+            job.leave_message(std::process::id(), why);
+            refuse(why)
         }
-        fork::close(link);
-        fork::outlive_parent();
+        (Some(job), Heritage::Nothing) => (job, None),
+        (Some(job), Heritage::Letter(letter)) => (job, Some(letter)),
+    };
+    // A child that cannot have a companion stays in the care of its parent's.
+    if let Err(why) = start(job.clone(), letter)
+        && letter.is_none()
+    {
+        job.leave_message(std::process::id(), &why.to_string());
+        refuse(&format!(
+            "a companion could not be started for a child: {why}"
+        ));
     }
+    std::mem::forget(job);
 }
 
 /// Starts the runtime of this process.
-fn start(link: Option<RawFd>) {
-    let Some(job) = JOB.get() else { return };
-    let work = move || Runtime::run(&crate::OwnThreads, job.get(), link, &SEPARATED);
-    let started =
-        muninn_pager::Threads::spawn(&crate::OwnThreads, "muninn-steward", Box::new(work));
-    if started.is_err() {
-        SEPARATED.store(true, Ordering::Release);
-        if link.is_some() {
-            // Nobody would answer for the memory that is far.
-            own::end_process(SIGBUS);
-        }
-    }
+fn start(job: Job, letter: Option<Letter>) -> std::io::Result<()> {
+    let work = move || Runtime::run(&crate::OwnThreads, job, letter);
+    crate::start_companion(Box::new(work))
 }

@@ -131,11 +131,16 @@ pub fn allow(thread: Thread, cpus: &[usize]) -> Result<(), AffinityError> {
     Scheduler.set(thread, cpus)
 }
 
-/// The processor that a thread of this process ran on last; `None` when it has ended.
+/// The processor that a thread of the program ran on last; `None` when it has ended.
 pub fn last_cpu(thread: u32) -> Option<usize> {
     let mut path = [0u8; 64];
     let mut rest = &mut path[..];
-    std::io::Write::write_fmt(&mut rest, format_args!("/proc/self/task/{thread}/stat")).ok()?;
+    let program = crate::own::program_pid();
+    std::io::Write::write_fmt(
+        &mut rest,
+        format_args!("/proc/{program}/task/{thread}/stat"),
+    )
+    .ok()?;
     let used = 64 - rest.len();
     let path = std::str::from_utf8(&path[..used]).ok()?;
     let file = crate::proc::open(path).ok()?;

@@ -198,10 +198,10 @@ pub fn wait_for(
     }
 }
 
-/// Waits until one of a few descriptors (at most 16 are looked at) can be read, or the time is over.
+/// Waits until one of a few descriptors can be read, or the time is over.
 pub fn wait_any(fds: &[BorrowedFd<'_>], timeout: Duration) {
     let mut list: Vec<PollFd<'_>> = Vec::with_capacity(fds.len());
-    for fd in fds.iter().take(16) {
+    for fd in fds {
         list.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
     }
     // Interrupted or not, whoever waits looks at all of them afterwards.

@@ -201,7 +201,7 @@ fn look(
         let Some(thread) = name.and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if own::is_own_thread(thread) {
+        if thread == crate::affinity::current_thread_id() {
             continue;
         }
         match doing(pid, thread) {
@@ -228,7 +228,7 @@ impl Still {
         mut waits: impl FnMut(i32) -> bool,
         mut goes_on: impl FnMut() -> bool,
     ) -> Option<Still> {
-        let pid = std::process::id() as i32;
+        let pid = own::program_pid() as i32;
         install().ok()?;
         let mut path = [0; 32];
         write!(&mut path[..], "/proc/{pid}/task\0").ok()?;
@@ -296,7 +296,6 @@ mod tests {
             unsafe { libc::nanosleep(&length, std::ptr::null_mut()) }
         });
         std::thread::sleep(Duration::from_millis(20));
-        own::note_own_thread();
         let mut reached = 0;
         for _ in 0..50 {
             let Some(still) = Still::begin(|_| false, || true) else {

@@ -48,6 +48,20 @@ impl<T: Plain> Shared<T> {
         }))
     }
 
+    /// What a parent had mapped when it forked, in its child.
+    ///
+    /// # Safety
+    ///
+    /// A `T` of a file must be mapped at this address, and belong to nobody else in this process.
+    pub unsafe fn inherited(addr: u64) -> Option<Shared<T>> {
+        let start = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(addr as usize))?;
+        let len = size_of::<T>().next_multiple_of(muninn_types::PAGE_SIZE);
+        Some(Shared {
+            map: Mapping::from_parts(start, len, super::Access::ReadWrite),
+            kind: std::marker::PhantomData,
+        })
+    }
+
     /// Where it lies, for those who must leave these pages alone.
     pub fn mapping(&self) -> &Mapping {
         &self.map

@@ -136,7 +136,7 @@ fn kind_of(name: &[u8], inode: u64) -> MapKind<'_> {
     }
 }
 
-fn hex(digits: &[u8]) -> Option<u64> {
+pub(super) fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 

@@ -10,11 +10,13 @@
 
 mod alive;
 mod fake;
+mod inherit;
 mod maps;
 mod parse;
 
 pub use alive::ProcessId;
 pub use fake::FakeProc;
+pub use inherit::not_inherited;
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};
 
@@ -85,12 +87,11 @@ pub fn own_pid() -> u32 {
 }
 
 /// Whether the program has a file open by which a device may write to its memory while nobody looks:
-/// for direct I/O, or an io_uring. Asked of the process, whose table of files is not that of a thread
-/// with one of its own.
+/// for direct I/O, or an io_uring.
 ///
 /// For threads that must not use the program's heap: the C library's `readdir` would.
 pub fn has_direct_io() -> Result<bool, Errno> {
-    let pid = own_pid();
+    let pid = crate::own::program_pid();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let fds = rustix::fs::open(format!("/proc/{pid}/fd"), flags, Mode::empty())?;
     let mut names = [const { MaybeUninit::uninit() }; 2048];

@@ -52,13 +52,6 @@ impl Link {
         Ok(Link(socket))
     }
 
-    pub fn from_fd(fd: OwnedFd) -> Link {
-        Link(fd)
-    }
-    pub fn into_fd(self) -> OwnedFd {
-        self.0
-    }
-
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -90,6 +83,12 @@ impl Link {
             }
         }
         Ok(Some((received.bytes, fds)))
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -1,0 +1,370 @@
+//! Wards: children that the pager answers for until they have a companion of their own.
+//!
+//! The kernel tells of a fork with a device for the child's memory, and lets the fork go on when that
+//! was read. From that moment on the child is our ward: its faults are answered from a [`Snapshot`] of
+//! what was far, and what it does to its address space is followed there. Most wards end or execute
+//! another program soon, and need nothing else. One that goes on has a companion by then:
+//!
+//! 1. The child reads its mailbox ([`fork`](crate::fork)) and is answered with its name at our door.
+//! 2. Its companion knocks there with that name. It is sent the device, the snapshot, and tickets by
+//!    which servers let it read what is far.
+//! 3. It says `DONE` when it answers for the child itself. Should it end before that, the child is
+//!    still our ward.
+//!
+//! A child that was made by a system call of its own, or that cannot have a companion (it may not start
+//! one, or cannot reach the pool), stays a ward for its life: its pages come near when it touches them,
+//! and stay. We stay for our wards, too, when the program itself has ended.
+//!
+//! Invariant: while there are wards, no far copy from before is written to or given back.
+
+use crate::actor::Actor;
+use crate::below::{Far, Kernel, Transfer};
+use crate::chunk::{Hash, Page};
+use crate::engine::Fatal;
+use crate::fork::{Letter, NAME_LEN};
+use crate::snapshot::Snapshot;
+use muninn_net::{Answer, Control, Grant, Transport};
+use muninn_sys::clock;
+use muninn_sys::epoll::wait_any;
+use muninn_sys::memory::Memfd;
+use muninn_sys::proc;
+use muninn_sys::rand;
+use muninn_sys::socket::{Door, Link};
+use muninn_sys::uffd::{
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, PageRange, Userfaultfd, Wake,
+};
+use muninn_types::{Bytes, Class, GrantId, Nanos, PAGE_SIZE, PageNo, ServerId};
+use muninn_wire::MAX_GRANTS;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// What is sent with the device and the snapshot.
+pub const HERITAGE: &[u8] = b"heritage";
+/// The child's companion answers for it from now on.
+pub const DONE: &[u8] = b"done";
+/// How long a server may take to issue a ticket.
+const SHARE_DEADLINE: Duration = Duration::from_secs(10);
+/// Between two looks at everything while there are wards.
+const WAIT: Duration = Duration::from_millis(1);
+/// How long to wait before looking again whether a ward has ended: first, and at most.
+const PROBE_FIRST: Nanos = Nanos::millis(1);
+const PROBE_MAX: Nanos = Nanos::millis(100);
+/// Visitors at the door who have not said who they are.
+const VISITORS_MAX: usize = 64;
+
+#[derive(Debug)]
+struct Ward {
+    device: Userfaultfd,
+    snapshot: Snapshot,
+    token: u64,
+    /// To its companion, who has what it needs and has not begun.
+    link: Option<Link>,
+    probe_at: Nanos,
+    probe_pause: Nanos,
+}
+
+#[derive(Debug, Default)]
+pub struct Wards {
+    door: Option<Door>,
+    name: [u8; NAME_LEN],
+    visitors: Vec<Link>,
+    wards: Vec<Ward>,
+}
+
+impl Wards {
+    /// Opens the door at which companions of children knock.
+    pub fn new() -> Wards {
+        let mut name = [b'-'; NAME_LEN];
+        name[..14].copy_from_slice(b"muninn-wards--");
+        // Found by nobody who was not told.
+        name[14..30].copy_from_slice(&rand::bytes::<16>());
+        Wards {
+            door: Door::open(&name).ok(),
+            name,
+            ..Wards::default()
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.wards.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.wards.is_empty()
+    }
+
+    /// Sleeps until something happens to the program or to a ward.
+    pub fn wait(&self, program: &Userfaultfd) {
+        let mut fds = vec![program.as_fd()];
+        fds.extend(self.door.as_ref().map(Door::as_fd));
+        fds.extend(self.visitors.iter().map(Link::as_fd));
+        for ward in &self.wards {
+            match &ward.link {
+                Some(link) => fds.push(link.as_fd()),
+                None => fds.push(ward.device.as_fd()),
+            }
+        }
+        wait_any(&fds, WAIT);
+    }
+}
+
+impl Actor {
+    /// The program forked.
+    pub(crate) fn handle_fork(&mut self, device: Userfaultfd) -> Result<(), Fatal> {
+        self.engine.kernel.counters().forks.fetch_add(1, Relaxed);
+        let mut snapshot = Snapshot::of(&self.engine.table, &self.engine.slots, &self.areas);
+        if !snapshot.pages.is_empty() {
+            let kept = proc::not_inherited().map_err(|why| {
+                Fatal::Lost(format!("cannot look at what a child inherits: {why}"))
+            })?;
+            snapshot.leave_out(&kept);
+        }
+        self.take_in(device, snapshot);
+        Ok(())
+    }
+
+    /// A child with far pages is our ward; to one without we have nothing to say, once it has heard
+    /// so: without a device its absent pages are what they would be anyway.
+    fn take_in(&mut self, device: Userfaultfd, snapshot: Snapshot) {
+        let _ = device.set_blocking(false);
+        if snapshot.pages.is_empty() {
+            let mailbox = PageRange::one(self.shared.mailbox());
+            let page = Letter::new(0, self.wards.name).to_page();
+            // SAFETY: a page is readable.
+            let answered = unsafe { device.copy(mailbox, page.as_ptr(), CopyMode::default()) };
+            if answered.is_ok() {
+                return;
+            }
+        }
+        self.engine.slots.freeze();
+        self.shared.hold_grants(true);
+        self.shared.set_wards(self.wards.len() + 1);
+        self.wards.wards.push(Ward {
+            device,
+            snapshot,
+            token: u64::from_le_bytes(rand::bytes()) | 1,
+            link: None,
+            probe_at: clock::now(),
+            probe_pause: PROBE_FIRST,
+        });
+    }
+
+    /// Looks after wards.
+    pub(crate) fn attend_wards(&mut self) -> Result<(), Fatal> {
+        if self.wards.is_empty() {
+            return Ok(());
+        }
+        let mut wards = std::mem::take(&mut self.wards.wards);
+        let before = wards.len();
+        self.receive_visitors(&mut wards);
+        wards.retain_mut(|ward| self.attend(ward));
+        // Children of wards came to the new list.
+        wards.append(&mut self.wards.wards);
+        self.wards.wards = wards;
+        if before > 0 && self.wards.is_empty() {
+            self.wards.visitors.clear();
+            self.shared.hold_grants(false);
+            self.engine.slots.thaw();
+            while let Some(grant) = self.engine.slots.take_empty() {
+                self.engine.far.release(grant);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody will answer for our wards any more. A far page that one of them touches ends it, where
+    /// it would read as zeros else.
+    pub(crate) fn abandon_wards(&mut self) {
+        for ward in self
+            .wards
+            .wards
+            .drain(..)
+            .filter(|ward| ward.link.is_none())
+        {
+            for far in &ward.snapshot.pages {
+                let _ = ward.device.poison(PageRange::one(far.page), Wake::Now);
+            }
+        }
+    }
+
+    /// Companions of wards who knock and say who they are.
+    fn receive_visitors(&mut self, wards: &mut [Ward]) {
+        let door = self.wards.door.as_ref();
+        let room = VISITORS_MAX.saturating_sub(self.wards.visitors.len());
+        let new = std::iter::from_fn(|| door.and_then(Door::accept)).take(room);
+        let mut visitors = std::mem::take(&mut self.wards.visitors);
+        visitors.extend(new);
+        for visitor in visitors {
+            let mut token = [0; 8];
+            match visitor.receive(&mut token, Duration::ZERO) {
+                Ok(None) => self.wards.visitors.push(visitor),
+                Ok(Some((8, _))) => {
+                    let token = u64::from_le_bytes(token);
+                    let named = |ward: &&mut Ward| ward.token == token && ward.link.is_none();
+                    if let Some(ward) = wards.iter_mut().find(named) {
+                        match self.hand_over(ward, &visitor) {
+                            Ok(()) => ward.link = Some(visitor),
+                            // It stays our ward; its companion hears why.
+                            Err(why) => _ = visitor.send(why.as_bytes(), &[]),
+                        }
+                    }
+                }
+                // Gone.
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the child still needs us.
+    fn attend(&mut self, ward: &mut Ward) -> bool {
+        let Some(link) = &ward.link else {
+            self.answer_for(ward);
+            return self.is_alive(ward);
+        };
+        let mut message = [0; 64];
+        match link.receive(&mut message, Duration::ZERO) {
+            Ok(None) => true,
+            Ok(Some((len, _))) if &message[..len] == DONE => false,
+            // Its companion is gone and had not begun.
+            _ => {
+                ward.link = None;
+                true
+            }
+        }
+    }
+
+    /// Asks now and then whether there still is a child: its mailbox cannot be filled any more when
+    /// its memory is gone.
+    fn is_alive(&self, ward: &mut Ward) -> bool {
+        let now = clock::now();
+        if now < ward.probe_at {
+            return true;
+        }
+        ward.probe_pause = Nanos((ward.probe_pause.0 * 2).min(PROBE_MAX.0));
+        ward.probe_at = now + ward.probe_pause;
+        let mailbox = PageRange::one(self.shared.mailbox());
+        let page = Letter::new(ward.token, self.wards.name).to_page();
+        // SAFETY: a page is readable.
+        match unsafe {
+            ward.device
+                .copy(mailbox, page.as_ptr(), CopyMode::default())
+        } {
+            Err(partial) => partial.cause != Cause::ProcessGone,
+            Ok(()) => true,
+        }
+    }
+
+    /// Answers the child's faults and follows its events.
+    fn answer_for(&mut self, ward: &mut Ward) {
+        let mut events = EventBuffer::new();
+        let mut faults = Vec::new();
+        loop {
+            let _ = ward.device.read_events(&mut events);
+            let mut read = 0;
+            while let Some(event) = events.pop() {
+                read += 1;
+                match event {
+                    Event::Fault(fault) => faults.push(fault),
+                    Event::Remove(range) => ward.snapshot.handle_remove(range),
+                    Event::Unmap(range) => ward.snapshot.handle_unmap(range),
+                    Event::Remap { from, to } => ward.snapshot.handle_remap(from, to),
+                    Event::Fork(device) => self.take_in(device, ward.snapshot.clone()),
+                }
+            }
+            if read == 0 {
+                break;
+            }
+        }
+        for fault in faults {
+            if let Err(why) = self.fill_for(ward, fault.page()) {
+                self.shared.end_child(fault.thread, &why);
+            }
+        }
+    }
+
+    fn fill_for(&mut self, ward: &Ward, page: PageNo) -> Result<(), String> {
+        let to = PageRange::one(page);
+        let mut near: Box<Page> = Box::new([0; PAGE_SIZE]);
+        if page == self.shared.mailbox() {
+            *near = Letter::new(ward.token, self.wards.name).to_page();
+        } else if let Some(far) = ward.snapshot.find(page) {
+            let grant = ward.snapshot.grant_of(far.slot);
+            let transfer = Transfer {
+                grant: grant.ok_or("its grant is gone")?,
+                place: far.slot.place(),
+                near: &raw mut *near,
+            };
+            // SAFETY: the page was just made.
+            let read = unsafe { self.engine.far.read(&[transfer], Class::Demand) };
+            read.map_err(|error| error.to_string())?;
+            if Hash::of(&near) != far.hash {
+                return Err(Fatal::Changed(page.addr(), "its parent's grant".into()).to_string());
+            }
+        }
+        // While the child changes its address space nothing can be filled; it will touch the page
+        // again when woken.
+        // SAFETY: the page is ours to read.
+        let _ = unsafe { ward.device.copy(to, near.as_ptr(), CopyMode::default()) };
+        let _ = ward.device.wake(to);
+        Ok(())
+    }
+
+    /// Sends the child's companion what it must know.
+    fn hand_over(&mut self, ward: &mut Ward, link: &Link) -> Result<(), String> {
+        // What it did last must be in the snapshot.
+        self.answer_for(ward);
+        // A server shares what it has mapped together only together: all that we have of it. None
+        // of that is written to from now on.
+        let mut all = self.shared.hold_grants(true);
+        while let Some(grant) = self.engine.far.granted() {
+            self.engine.slots.add(grant);
+        }
+        self.engine.slots.freeze_for_good();
+        all.extend(self.engine.slots.grants());
+        all.extend(ward.snapshot.grants.iter().map(|(_, grant)| *grant));
+        all.sort_unstable_by_key(|grant| (grant.server, grant.id));
+        all.dedup();
+        let mut snapshot = ward.snapshot.clone();
+        snapshot.include(&all);
+        for (at, transport) in self.shared.transports().iter().enumerate() {
+            let server = ServerId(at as u32);
+            let of_server = all.iter().filter(|grant| grant.server == server);
+            for some in together(&**transport, of_server) {
+                match transport.call(Control::Share(some), SHARE_DEADLINE) {
+                    Ok(Answer::Ticket(ticket)) => snapshot.tickets.push((server, ticket)),
+                    Ok(_) => unreachable!("a request to share is answered with a ticket"),
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+        }
+        let bytes = snapshot.to_bytes();
+        let file = Memfd::create("muninn-snapshot", Bytes(bytes.len() as u64))
+            .and_then(|file| file.write_all(&bytes).map(|()| file))
+            .map_err(|e| e.to_string())?
+            .into_fd();
+        link.send(HERITAGE, &[ward.device.as_fd(), file.as_fd()])
+            .map_err(|e| e.to_string())
+    }
+}
+/// Lists of grants for requests of their own, with those in one that are mapped together.
+fn together<'a>(
+    transport: &dyn Transport,
+    grants: impl Iterator<Item = &'a Grant>,
+) -> Vec<Vec<GrantId>> {
+    let place = |id: GrantId| match transport.mapped(id) {
+        Some(mapped) => (mapped.map.addr(), 0),
+        None => (0, id.0),
+    };
+    let mut placed: Vec<((u64, u64), GrantId)> =
+        grants.map(|grant| (place(grant.id), grant.id)).collect();
+    placed.sort_unstable();
+    let mut lists: Vec<Vec<GrantId>> = Vec::new();
+    for group in placed.chunk_by(|a, b| a.0 == b.0) {
+        let ids = group.iter().map(|(_, id)| *id);
+        match lists.last_mut() {
+            Some(last) if last.len() + group.len() <= MAX_GRANTS => last.extend(ids),
+            _ => lists.push(ids.collect()),
+        }
+    }
+    lists
+}
