@@ -38,9 +38,6 @@ const PENDING_MAX: usize = 512;
 const CHANGE_WAIT: Duration = Duration::from_micros(50);
 /// A program that waits for the next page so soon after one was served is faster than we are.
 const HURRY: Nanos = Nanos(50_000);
-/// A fault of another thread than the one before weighs as much as this many of the same.
-const CROWD_STEP: u32 = 8;
-const CROWD_MAX: u32 = 64;
 /// Chunks evicted before the events are looked at again.
 const STEPS_MAX: usize = 4;
 /// Regions of present pages that are asked for at a time.
@@ -67,8 +64,6 @@ pub struct Actor {
     /// A fault was just served.
     served: bool,
     served_at: Nanos,
-    /// How much the last faults were those of several threads.
-    crowd: u32,
     /// Eviction met a change of the address space: trying again at once would keep the thread that
     /// makes it from the processor.
     changing: bool,
@@ -98,7 +93,6 @@ impl Actor {
             served: false,
             served_at: Nanos(0),
             changing: false,
-            crowd: 0,
         }
     }
 
@@ -222,12 +216,7 @@ impl Actor {
     fn follow_event(&mut self, event: Event<Userfaultfd>) -> Result<(), Fatal> {
         match event {
             Event::Fault(fault) => {
-                let other = self.shared.note_fault_of(fault.thread);
-                self.crowd = match other {
-                    true => (self.crowd + CROWD_STEP).min(CROWD_MAX),
-                    false => self.crowd.saturating_sub(1),
-                };
-                self.engine.set_crowd(self.crowd > CROWD_MAX / 4);
+                self.shared.note_fault_of(fault.thread);
                 // In the middle of a system call, and with a signal to come, a thread asks again and
                 // again.
                 if !self.pending.contains(&fault) {

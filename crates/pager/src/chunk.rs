@@ -16,9 +16,9 @@
 //! Far copies are remembered with a 128-bit hash that never leaves this process: whether a page
 //! changed is asked when nobody can write to it any more, and what comes back is compared.
 
+use crate::hash::Hash;
 use crate::slots::SlotNo;
 use muninn_types::{PAGE_SIZE, PageNo};
-use xxhash_rust::xxh3::xxh3_128;
 
 /// Pages of a chunk, and frames of a slab.
 pub const CHUNK_PAGES: usize = 16;
@@ -35,22 +35,6 @@ pub fn span(first: usize, end: usize) -> Mask {
 
 /// The contents of a page.
 pub type Page = [u8; PAGE_SIZE];
-
-/// The fingerprint of a page's contents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hash(u128);
-
-impl Hash {
-    pub fn of(page: &Page) -> Hash {
-        Hash(xxh3_128(page))
-    }
-    pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_le_bytes()
-    }
-    pub fn from_bytes(bytes: [u8; 16]) -> Hash {
-        Hash(u128::from_le_bytes(bytes))
-    }
-}
 
 /// The number of a chunk's address range: its first page ÷ 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,8 +6,8 @@
 //! and most of their code was about each other.) What the program does meanwhile comes as answers of
 //! the kernel: EAGAIN, EEXIST, ENOENT.
 //!
-//! Invariant: `resident + staged + spare` pages are held, and a page is taken out of the allowance
-//! before it is filled; only what cannot be moved (pinned, shared) leads above it.
+//! Invariant: `resident + staged` pages are held, and a page is taken out of the allowance before it
+//! is filled; only what cannot be moved (pinned, shared) leads above it.
 //!
 //! The parts: [`fault`](crate::fault) brings pages in, [`evict`](crate::evict) takes them out,
 //! [`space`](crate::space) follows the program's changes of its address space.
@@ -16,6 +16,8 @@ use crate::below::{CHUNKS_AT_ONCE_MAX, Far, Kernel, Transfer};
 use crate::chunk::{Mask, Page, SlabNo, bit, place_of};
 use crate::evict::Evicted;
 use crate::fault::Arriving;
+use crate::hash::Hasher;
+use crate::ranges::Ranges;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
@@ -37,6 +39,7 @@ pub struct Settings {
     pub prefetch: PrefetchPolicy,
     /// The most that may be far.
     pub max_far: Option<Bytes>,
+    pub hasher: Hasher,
 }
 
 /// The process cannot go on: some of its memory is out of reach.
@@ -62,8 +65,8 @@ const FULL_PATIENCE: Nanos = Nanos::millis(12_000);
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// A part of the allowance is for pages on their way out, between these.
 const STAGED_SHARE: u64 = 16;
-/// Frames given back with one call, for pages that are copied into new memory.
-const CROWD_PAGES: u64 = 32;
+/// Pages given back with one call when one is needed.
+const GIVE_BACK_PAGES: u64 = 32;
 const STAGED_MIN: u64 = 64;
 const STAGED_MAX: u64 = 4096;
 
@@ -74,6 +77,8 @@ pub struct Engine<K, F> {
     pub(crate) table: Table,
     pub(crate) slots: Slots,
     pub(crate) staging: Staging,
+    /// What the contents of pages are compared by.
+    pub(crate) hasher: Hasher,
     pub(crate) evict: Box<dyn Evict>,
     pub(crate) prefetch: Box<dyn Prefetch>,
     pub(crate) window: Window,
@@ -103,8 +108,9 @@ pub struct Engine<K, F> {
     pub(crate) guarded: Option<ChunkIndex>,
     /// The program runs through pages faster than they come.
     pub(crate) hurry: bool,
-    /// Several threads of the program fault at the same time.
-    crowd: bool,
+    /// Memory that the program has given back at some time: its pages may be dropped at any moment
+    /// after we hear of it.
+    pub(crate) given_back: Ranges,
     /// A chunk that left while the address space was changing.
     pub(crate) doubt: Option<PageRange>,
     /// Pages of zeros, to copy from.
@@ -134,6 +140,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             table: Table::default(),
             slots: Slots::default(),
             staging: Staging::new(frames),
+            hasher: settings.hasher.clone(),
             evict: settings.evict.build(0, 1),
             prefetch: settings.prefetch.build(),
             window: Window::default(),
@@ -153,7 +160,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             first_touch: FirstTouch::default(),
             guarded: None,
             hurry: false,
-            crowd: false,
+            given_back: Ranges::default(),
             doubt: None,
             zeros: &ZEROS,
             scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),
@@ -168,7 +175,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Pages of the program that are in this machine's memory because of us.
     pub fn held(&self) -> u64 {
-        self.resident + self.staged + self.staging.spare_frames()
+        self.resident + self.staged
     }
     pub fn allowed(&self) -> u64 {
         self.allowed
@@ -187,12 +194,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// Whether the program is waiting again as soon as it was served.
     pub fn set_hurry(&mut self, hurry: bool) {
         self.hurry = hurry;
-    }
-
-    /// Whether several threads fault at the same time. Moving a page into the program interrupts
-    /// each processor that another of its threads runs on; copying it into a new one does not.
-    pub fn set_crowd(&mut self, crowd: bool) {
-        self.crowd = crowd;
     }
 
     /// Pages that should be on their way out while memory is short.
@@ -284,11 +285,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.copies -= u64::from((gone & chunk.far).count_ones());
     }
 
-    /// Takes the oldest frame whose contents can be had again; the page in it is remote from now on.
-    pub(crate) fn take_frame(&mut self) -> Option<PageNo> {
-        if let Some(frame) = self.staging.take_spare() {
-            return Some(frame);
-        }
+    /// Lets the page go that was on its way out longest: it is remote from now on. Its frame.
+    fn let_oldest_go(&mut self) -> Option<PageNo> {
         while let Some((slab, index)) = self.staging.oldest() {
             let chunk = self.table.get_mut(index);
             let place = chunk.staged.trailing_zeros() as usize;
@@ -313,63 +311,54 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         None
     }
 
-    /// A frame whose contents nobody needs: kept for the next page to come in, or given back.
-    pub(crate) fn give_frame(&mut self, frame: PageNo) {
-        if !self.staging.keep_spare(frame) {
-            self.kernel.discard(PageRange::one(frame));
-        }
-    }
-
     /// Gives back the memory of pages on their way out, oldest first, until no more than `pages`
     /// are held; false when there are none left.
     pub fn drop_staged(&mut self, pages: u64) -> bool {
+        let mut run: Option<PageRange> = None;
         while self.held() > pages {
-            let Some(first) = self.take_frame() else {
-                return false;
+            let Some(frame) = self.let_oldest_go() else {
+                break;
             };
             // Neighbours go with one call.
-            let mut run = PageRange::one(first);
-            while self.held() > pages {
-                let Some(next) = self.take_frame() else { break };
-                if next == run.end() {
-                    run = PageRange::new(run.first(), run.pages() + 1);
-                } else {
-                    self.kernel.discard(run);
-                    run = PageRange::one(next);
+            run = match run {
+                Some(run) if run.end() == frame => {
+                    Some(PageRange::new(run.first(), run.pages() + 1))
                 }
-            }
-            self.kernel.discard(run);
+                before => {
+                    before.inspect(|run| self.kernel.discard(*run));
+                    Some(PageRange::one(frame))
+                }
+            };
         }
-        true
+        run.inspect(|run| self.kernel.discard(*run));
+        self.held() <= pages
     }
 
-    /// A frame for a page to come in, when memory is short; makes one free if need be. `None` where
-    /// the page may take new memory instead, because there is some or because nothing can be moved.
-    /// `in_hand` are pages that will be held, too, and are not counted yet.
-    pub(crate) fn frame_for_page(&mut self, in_hand: u64) -> Result<Option<PageNo>, Fatal> {
-        if self.has_room(in_hand + 1) {
-            return Ok(None);
-        }
-        if self.crowd && self.staged + self.staging.spare_frames() >= CROWD_PAGES {
-            self.drop_staged(self.held() - CROWD_PAGES);
-            return Ok(None);
-        }
-        if let Some(frame) = self.take_frame() {
-            return Ok(Some(frame));
+    /// Makes room for pages that are about to come, if memory is short; false where they can only
+    /// come above what is allowed, because nothing can leave.
+    pub(crate) fn make_room(&mut self, pages: u64) -> Result<bool, Fatal> {
+        if self.has_room(pages) || self.drop_some(pages) {
+            return Ok(true);
         }
         if self.resting {
             self.check_overdraft()?;
-            return Ok(None);
+            return Ok(false);
         }
         add(&self.counters().direct_reclaims, 1);
         if self.evict_some(true)? == Evicted::Nothing {
             self.resting = true;
         }
-        let frame = self.take_frame();
-        if frame.is_none() {
+        let room = self.drop_some(pages);
+        if !room {
             self.check_overdraft()?;
         }
-        Ok(frame)
+        Ok(room)
+    }
+
+    fn drop_some(&mut self, pages: u64) -> bool {
+        let some = pages.max(GIVE_BACK_PAGES);
+        self.drop_staged(self.allowed.saturating_sub(some));
+        self.has_room(pages)
     }
 
     pub(crate) fn free_slot(&mut self, slot: SlotNo) {

@@ -17,15 +17,15 @@
 //! ends with that message instead of going on with a page that might be wrong.
 
 use crate::below::{CHUNKS_AT_ONCE_MAX, EMPTY_TRANSFER, Far, FarError, Kernel, Stillness};
-use crate::chunk::{CHUNK_PAGES, ChunkNo, Hash, Mask, Page, SlabNo, bit, places, span};
+use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, SlabNo, bit, places, span};
 use crate::engine::{Engine, Fatal, add};
+use crate::hash::Hash;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
 use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_policy::urgency::Pressure;
 use muninn_sys::uffd::{Cause, PageRange, Partial};
 use muninn_types::{Bytes, Class, PAGE_SIZE};
-use std::sync::OnceLock;
 
 /// Chunks that are tried before giving up: those that cannot be moved come back to the policy.
 const TRIES_MAX: usize = 64;
@@ -39,11 +39,6 @@ pub enum Evicted {
     Nothing,
     /// The address space is changing: read its events first.
     Changing,
-}
-
-fn zero_hash() -> Hash {
-    static ZERO: OnceLock<Hash> = OnceLock::new();
-    *ZERO.get_or_init(|| Hash::of(&[0; PAGE_SIZE]))
 }
 
 impl<K: Kernel, F: Far> Engine<K, F> {
@@ -158,8 +153,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if let Some(slab) = self.staging.take_slab(index) {
                 break slab;
             }
-            let frame = self.take_frame()?;
-            self.kernel.discard(PageRange::one(frame));
+            // Whatever is held: slabs are short, not memory.
+            let before = self.held();
+            self.drop_staged(before.saturating_sub(CHUNK_PAGES as u64));
+            if self.held() == before {
+                return None;
+            }
         };
         self.table.get_mut(index).slab = Some(slab);
         Some(slab)
@@ -173,7 +172,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         // pages that surely are not there (their only copy is elsewhere), but none of which nothing
         // is known: the program may have given one back and written to it again.
         let unknown = !(chunk.resident | chunk.staged | chunk.far);
-        let taken = chunk.staged | self.staging.taken(slab) | unknown;
+        let taken = chunk.staged | unknown;
         let mut moved: Mask = 0;
         // Pages before this one were made our own already.
         let mut unshared = 0;
@@ -272,10 +271,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         for place in places(moved) {
             let frame = self.staging.frame(slab, place);
             // SAFETY: the page was moved there, and only this engine knows of it.
-            let hash = Hash::of(unsafe { self.kernel.frame(frame) });
+            let hash = self.hasher.hash(unsafe { self.kernel.frame(frame) });
             let chunk = self.table.get(index);
             hashes[place] = hash;
-            if hash == zero_hash() {
+            if hash == self.hasher.zero() {
                 zero |= bit(place);
             } else if chunk.slot(place).is_none() || chunk.hash(place) != hash {
                 dirty |= bit(place);
@@ -339,8 +338,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if let Some(slot) = slot {
                 self.free_slot(slot);
             }
-            self.give_frame(self.staging.frame(slab, place));
         }
+        self.discard_frames(slab, zero);
         let staged = moved & !zero;
         self.table.get_mut(index).staged |= staged;
         self.staged += u64::from(staged.count_ones());
@@ -351,6 +350,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         add(&counters.evicted_written, count(dirty));
         add(&counters.evicted_clean, count(moved & !zero & !dirty));
         count(moved)
+    }
+
+    /// Gives frames of a slab back whose contents nobody needs.
+    pub(crate) fn discard_frames(&self, slab: SlabNo, mut mask: Mask) {
+        while mask != 0 {
+            let first = mask.trailing_zeros() as usize;
+            let len = (mask >> first).trailing_ones() as usize;
+            mask &= !span(first, first + len);
+            let frames = PageRange::new(self.staging.frame(slab, first), len as u64);
+            self.kernel.discard(frames);
+        }
     }
 
     fn write_away(

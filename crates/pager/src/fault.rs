@@ -1,17 +1,17 @@
 //! Faults: a thread touched a page that is not there, and waits.
 //!
 //! The page that was touched comes first and alone; the thread goes on as soon as it is there
-//! (Fastswap). Then come its neighbours, as `policy::prefetch` says. A page comes in by being read
-//! into a frame that an evicted page has left and moved from there to the program: no memory is
-//! allocated, and the frame's old contents are at the server. Only while memory is plentiful is a
-//! new page filled by a copy.
+//! (Fastswap). Then come its neighbours, as `policy::prefetch` says. What comes in is read, compared
+//! with what was sent, and copied into new pages of the program; when memory is short, pages that are
+//! on their way out are given back first.
 //!
 //! Invariant: a fault ends with the thread woken, or is tried again after the events of the address
 //! space were read; it is never forgotten.
 
 use crate::below::{Far, FarError, Kernel, Transfer};
-use crate::chunk::{CHUNK_PAGES, ChunkNo, Hash, Mask, Page, bit, place_of, places, span};
+use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, bit, place_of, places, span};
 use crate::engine::{Engine, Fatal, add};
+use crate::hash::Hash;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
 use muninn_policy::evict::{Arrival, PageIndex};
@@ -41,24 +41,6 @@ pub(crate) struct Arriving {
     page: PageNo,
     slot: SlotNo,
     hash: Hash,
-    /// A frame of the staging area; none for the scratch page at this one's position.
-    frame: Option<PageNo>,
-}
-
-/// Puts both pages and frames in the order of their addresses: neighbours then move with one call.
-fn put_in_order(batch: &mut [Arriving]) {
-    if batch.len() < 2 {
-        return;
-    }
-    let mut frames = [None; BATCH_MAX];
-    for (frame, arriving) in frames.iter_mut().zip(batch.iter()) {
-        *frame = arriving.frame;
-    }
-    frames[..batch.len()].sort_unstable();
-    batch.sort_unstable_by_key(|arriving| arriving.page);
-    for (arriving, frame) in batch.iter_mut().zip(frames) {
-        arriving.frame = frame;
-    }
 }
 
 /// The page table as the prefetch policies see it: pages by the lower bits of their numbers.
@@ -121,11 +103,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// are about to hear of it.
     fn serve_present(&mut self, page: PageNo) -> Result<Served, Fatal> {
         if self.kernel.present(PageRange::one(page)) == 0 {
-            return match self.is_changing() {
-                true => Ok(Served::Later),
-                // Zeros in its place would be a lie.
-                false => Err(Fatal::Vanished(page.addr())),
-            };
+            if self.is_changing() {
+                return Ok(Served::Later);
+            }
+            // We hear that memory is given back before its pages are dropped, and one may have come
+            // in between.
+            if self.given_back.contains(page) {
+                self.forget(PageRange::one(page));
+                return self.fill_zeros(page, true);
+            }
+            // Zeros in its place would be a lie.
+            return Err(Fatal::Vanished(page.addr()));
         }
         add(&self.counters().faults_woken, 1);
         let _ = self.kernel.program().wake(PageRange::one(page));
@@ -183,9 +171,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         chunk.staged &= !(there | gone);
         chunk.buffered &= !(there | gone);
         self.staged -= u64::from((there | gone).count_ones());
-        for place in places(gone) {
-            self.give_frame(self.staging.frame(slab, place));
-        }
+        self.discard_frames(slab, gone);
         self.mark_resident(index, there);
         landed
     }
@@ -228,8 +214,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         page: PageNo,
         window: Option<&prefetch::Window>,
     ) -> Result<Served, Fatal> {
-        let mut one = self.arriving(page);
-        one.frame = self.frame_for_page(0)?;
+        let one = self.arriving(page);
+        self.make_room(1)?;
         let Some(window) = window else {
             return self.bring_in(&[one], Some(page));
         };
@@ -237,7 +223,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         batch.push(one);
         self.gather(window, page.0 >> 32, &mut batch)?;
         add(&self.counters().prefetched, batch.len() as u64 - 1);
-        put_in_order(&mut batch);
+        batch.sort_unstable_by_key(|arriving| arriving.page);
         let served = self.bring_in(&batch, Some(page));
         self.batch = batch;
         served
@@ -277,7 +263,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             page,
             slot: chunk.slot(place).expect("a remote page has a slot"),
             hash: chunk.hash(place),
-            frame: None,
         }
     }
 
@@ -304,7 +289,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let mut batch = self.take_batch();
         self.gather(window, upper, &mut batch)?;
         add(&self.counters().prefetched, batch.len() as u64);
-        put_in_order(&mut batch);
+        batch.sort_unstable_by_key(|arriving| arriving.page);
         if window.landing == Landing::Mapped {
             self.bring_in(&batch, None)?;
         } else {
@@ -321,7 +306,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         batch
     }
 
-    /// Finds frames for the pages of a window.
+    /// Adds the pages of a window, as far as there is room for them.
     fn gather(
         &mut self,
         window: &prefetch::Window,
@@ -333,24 +318,18 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 break;
             }
             let page = PageNo(upper << 32 | u64::from(index.0));
-            let mut arriving = self.arriving(page);
-            if window.landing == Landing::Mapped {
-                arriving.frame = self.frame_for_page(batch.len() as u64)?;
-                // Evicting for one neighbour may have brought another's chunk into motion, never a
-                // remote page; but a window must not push out what it has just brought in.
-                if arriving.frame.is_none() && !self.has_room(batch.len() as u64 + 1) {
-                    break;
-                }
+            // Evicting for one neighbour may bring another's chunk into motion, never a remote page.
+            if window.landing == Landing::Mapped && !self.make_room(batch.len() as u64 + 1)? {
+                break;
             }
-            batch.push(arriving);
+            batch.push(self.arriving(page));
         }
         Ok(())
     }
 
-    /// Reads pages into their frames, checks them, and puts them into the program, the lowest last:
-    /// that is the one somebody waits for when memory is read from front to back, and moving pages
-    /// of a thread that runs interrupts it. `Later` if the page `wanted` could not be put there;
-    /// others that could not are simply still far.
+    /// Reads pages, checks them, and puts them into the program, the lowest last: that is the one
+    /// somebody waits for when memory is read from front to back. `Later` if the page `wanted` could
+    /// not be put there; others that could not are simply still far.
     fn bring_in(&mut self, arriving: &[Arriving], wanted: Option<PageNo>) -> Result<Served, Fatal> {
         let class = match wanted {
             Some(_) => Class::Demand,
@@ -362,14 +341,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         while end > 0 {
             let run = run_length(&arriving[..end]);
             let at = end - run;
-            let page = arriving[at].page;
-            let landed = match arriving[at].frame {
-                Some(frame) => self.land(page, frame, run),
-                None => {
-                    let from: *const Page = &self.scratch[at];
-                    self.copy_in(page, from, 1)
-                }
-            };
+            let from: *const Page = &self.scratch[at];
+            let landed = self.copy_in(arriving[at].page, from, run);
             for (offset, one) in arriving[at..end].iter().enumerate() {
                 let is_wanted = wanted == Some(one.page);
                 if offset < landed.pages {
@@ -378,13 +351,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                         false => Arrival::Prefetch,
                     };
                     self.set_resident(one.page, arrival);
-                    continue;
-                }
-                if is_wanted && landed.again {
+                } else if is_wanted && (landed.again || offset > landed.pages) {
                     served = Served::Later;
-                }
-                if let Some(frame) = one.frame {
-                    self.give_frame(frame);
                 }
             }
             end = at;
@@ -392,23 +360,19 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(served)
     }
 
-    /// Reads far pages into frames (or scratch), and compares them with what was sent.
+    /// Reads far pages into scratch memory, and compares them with what was sent.
     fn read_far(&mut self, arriving: &[Arriving], class: Class) -> Result<(), Fatal> {
         let mut list = std::mem::take(&mut self.transfers);
         list.clear();
         for (at, one) in arriving.iter().enumerate() {
-            let near: *mut Page = match one.frame {
-                // SAFETY: the frame was taken out of staging, so it is present and ours.
-                Some(frame) => unsafe { self.kernel.frame(frame) },
-                None => &mut self.scratch[at],
-            };
+            let near: *mut Page = &mut self.scratch[at];
             list.push(self.transfer(one.slot, near));
         }
-        // SAFETY: frames and scratch pages are this engine's, and each is named once.
+        // SAFETY: scratch pages are this engine's, and each is named once.
         unsafe { self.far.read(&list, class) }.map_err(lost)?;
         for (one, transfer) in arriving.iter().zip(&list) {
             // SAFETY: it was just filled and nobody else knows of it.
-            if Hash::of(unsafe { &*transfer.near }) != one.hash {
+            if self.hasher.hash(unsafe { &*transfer.near }) != one.hash {
                 let address = one.page.addr();
                 let what = format!(
                     "grant {} of server {}",
@@ -556,12 +520,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let is_untouched = |other| self.is_untouched(PageNo(other));
         let fill = touch.handle_touch(page.0, BATCH_MAX as u64, is_untouched);
         self.first_touch = touch;
-        let range = PageRange::new(PageNo(fill.first), fill.pages);
-        let served = if self.has_room(fill.pages) {
-            self.fill_new(range, page, write)
-        } else {
-            self.fill_recycled(range, page)?
+        let range = match self.make_room(fill.pages)? {
+            true => PageRange::new(PageNo(fill.first), fill.pages),
+            // Above what is allowed: no more than must be.
+            false => PageRange::one(page),
         };
+        let served = self.fill_new(range, page, write);
         if served == Served::Done {
             add(&self.counters().faults_zero, 1);
         }
@@ -592,57 +556,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
         landed.served(page, touched)
     }
-
-    /// Zeros in memory that other pages have left. The lowest comes with the last call, where
-    /// memory is filled upwards the page that was touched: moving pages while the thread runs would
-    /// interrupt it each time.
-    fn fill_recycled(&mut self, range: PageRange, touched: PageNo) -> Result<Served, Fatal> {
-        let mut frames = [PageNo(0); BATCH_MAX];
-        let mut len = 0;
-        while len < range.pages() as usize {
-            let Some(frame) = self.frame_for_page(len as u64)? else {
-                break;
-            };
-            // SAFETY: taken out of staging: present, and nobody else's.
-            unsafe { self.kernel.frame(frame) }.fill(0);
-            frames[len] = frame;
-            len += 1;
-        }
-        if len == 0 {
-            return Ok(self.fill_new(PageRange::one(touched), touched, true));
-        }
-        // With too few frames for all, the page that was touched is among those that come.
-        let first = touched
-            .0
-            .saturating_sub(len as u64 - 1)
-            .max(range.first().0);
-        let page = PageNo(first);
-        let frames = &mut frames[..len];
-        frames.sort_unstable();
-        let mut served = Served::Done;
-        let mut end = len;
-        while end > 0 {
-            let first = (0..end)
-                .rev()
-                .take_while(|&at| frames[at].0 + (end - 1 - at) as u64 == frames[end - 1].0)
-                .last()
-                .expect("a frame follows itself");
-            let run = PageRange::new(PageNo(page.0 + first as u64), (end - first) as u64);
-            let landed = self.land(run.first(), frames[first], end - first);
-            if run.contains(touched) {
-                served = landed.served(run.first(), touched);
-            }
-            for (at, one) in run.iter().enumerate() {
-                if at < landed.pages {
-                    self.set_resident(one, Arrival::FirstTouch);
-                } else {
-                    self.give_frame(frames[first + at]);
-                }
-            }
-            end = first;
-        }
-        Ok(served)
-    }
 }
 
 /// The neighbouring places of a set that one of them is among.
@@ -652,23 +565,10 @@ fn run_around(mask: Mask, place: usize) -> Mask {
     span(place + 1 - before, place + from)
 }
 
-/// How many of the last pages follow each other both in the program and in the staging area.
+/// How many of the last pages follow each other.
 fn run_length(arriving: &[Arriving]) -> usize {
-    let mut backward = arriving.iter().rev();
-    let Some(Arriving {
-        page,
-        frame: Some(frame),
-        ..
-    }) = backward.next()
-    else {
-        return 1;
-    };
-    1 + (1..)
-        .zip(backward)
-        .take_while(|(offset, one)| {
-            one.page.0 + offset == page.0 && one.frame == Some(PageNo(frame.0 - offset))
-        })
-        .count()
+    let follows = |pair: &&[Arriving]| pair[0].page.0 + 1 == pair[1].page.0;
+    1 + arriving.windows(2).rev().take_while(follows).count()
 }
 
 /// The kernel refuses a request as a whole when not all of it is in one mapping.

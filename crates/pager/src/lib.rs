@@ -11,8 +11,7 @@
 //! [`below`], so that all of it runs over fakes as well (`model.rs`).
 //!
 //! A page that leaves is moved to a frame of the [`staging`] area, hashed, and written if it changed;
-//! one that comes in is read into a frame that another has left and moved from there. Nothing is
-//! allocated or freed on the way once memory is full.
+//! one that comes in is read, compared, and copied into a new page of the program.
 //!
 //! [`ward`] and [`fork`] are for children.
 
@@ -26,6 +25,7 @@ mod engine;
 mod evict;
 mod fault;
 pub mod fork;
+mod hash;
 #[cfg(test)]
 mod model;
 mod order;
@@ -47,4 +47,5 @@ pub use chunk::Page;
 pub use engine::{Engine, Fatal, Settings};
 pub use evict::Evicted;
 pub use fault::Served;
+pub use hash::Hasher;
 pub use runtime::{Runtime, Threads};

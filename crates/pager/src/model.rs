@@ -158,6 +158,7 @@ impl World {
             evict,
             prefetch,
             max_far: None,
+            hasher: crate::hash::Hasher::random(),
         };
         World {
             engine: Engine::new(kernel, far, frames, &settings),
@@ -260,7 +261,7 @@ enum Step {
     Pin(usize, bool),
     Quiesce,
     /// A program in a hurry, several threads at once.
-    Manner(bool, bool),
+    Manner(bool),
     Refuse(Call, Script),
 }
 
@@ -284,7 +285,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (page.clone(), page.clone(), 1..12usize).prop_map(|(a, b, n)| Step::Remap(a, b, n)),
         1 => (page, any::<bool>()).prop_map(|(at, pin)| Step::Pin(at, pin)),
         1 => Just(Step::Quiesce),
-        1 => (any::<bool>(), any::<bool>()).prop_map(|(h, c)| Step::Manner(h, c)),
+        1 => any::<bool>().prop_map(Step::Manner),
         1 => refusals.prop_map(|script| Step::Refuse(Call::Move, script)),
         1 => copies.prop_map(|script| Step::Refuse(Call::Copy, script)),
     ];
@@ -337,9 +338,8 @@ fn run(world: &mut World, steps: &[Step]) {
                 world.space.set_busy(page, pin);
             }
             Step::Quiesce => world.engine.quiesce(),
-            Step::Manner(hurry, crowd) => {
+            Step::Manner(hurry) => {
                 world.engine.set_hurry(hurry);
-                world.engine.set_crowd(crowd);
             }
             Step::Refuse(call, script) => {
                 world.engine.kernel.program.script(call, script);

@@ -12,6 +12,7 @@ use crate::clerk::Clerk;
 use crate::copying::Carrier;
 use crate::engine::{Engine, Settings};
 use crate::fork::{self, Letter, State};
+use crate::hash::Hasher;
 use crate::process::{self, Process};
 use crate::servers::Servers;
 use crate::shared::Shared;
@@ -203,6 +204,7 @@ impl Runtime {
             evict: self.config.evict,
             prefetch: self.config.prefetch,
             max_far: self.config.max_far,
+            hasher: Hasher::random(),
         };
         let carrier = match self.config.no_move || !process::can_move().map_err(text)? {
             true => Some(Arc::new(Carrier::default())),

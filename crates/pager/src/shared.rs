@@ -183,16 +183,14 @@ impl Shared {
     pub fn set_pager(&self, thread: i32) {
         self.pager.store(thread, Relaxed);
     }
-    /// Notes whose fault was read; whether it is another thread than the one before.
-    pub fn note_fault_of(&self, thread: u32) -> bool {
+    /// Notes whose fault was read.
+    pub fn note_fault_of(&self, thread: u32) {
         // Only the pager writes here.
-        let other = self.faulting.load(Relaxed) != thread;
-        if other {
+        if self.faulting.load(Relaxed) != thread {
             self.faulting.store(thread, Relaxed);
             let changes = self.thread_changes.load(Relaxed);
             self.thread_changes.store(changes + 1, Relaxed);
         }
-        other
     }
     /// The thread whose fault was read last.
     pub fn faulting(&self) -> u32 {

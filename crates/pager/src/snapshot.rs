@@ -8,10 +8,12 @@
 //!
 //! Far copies are shared, not copied: the grants are frozen, so both may read and nobody writes.
 
-use crate::chunk::{Hash, bit, place_of, places};
+use crate::below::{Far, Kernel};
+use crate::chunk::{bit, place_of, places};
+use crate::engine::Engine;
+use crate::hash::{Hash, Hasher, SECRET_LEN};
 use crate::ranges::Ranges;
-use crate::slots::{SlotNo, Slots};
-use crate::table::Table;
+use crate::slots::SlotNo;
 use muninn_net::Grant;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, GrantId, PageNo, ServerId};
@@ -28,8 +30,10 @@ pub struct FarPage {
 /// A server's consent to read what the parent shared.
 pub type Ticket = (ServerId, [u8; TICKET_LEN]);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// What fingerprints were taken with.
+    pub secret: [u8; SECRET_LEN],
     /// In the order of pages.
     pub pages: Vec<FarPage>,
     pub areas: Ranges,
@@ -45,9 +49,9 @@ const GRANT_BYTES: usize = 4 + 4 + 8 + 8;
 const TICKET_BYTES: usize = 4 + TICKET_LEN;
 
 impl Snapshot {
-    pub fn of(table: &Table, slots: &Slots, areas: &Ranges) -> Snapshot {
-        let mut pages = Vec::with_capacity(slots.live_slots() as usize);
-        for chunk in table.chunks() {
+    pub fn of<K: Kernel, F: Far>(engine: &Engine<K, F>, areas: &Ranges) -> Snapshot {
+        let mut pages = Vec::with_capacity(engine.slots.live_slots() as usize);
+        for chunk in engine.table.chunks() {
             // Resident pages are in the child by themselves; of one that is on its way out the
             // child has the far copy.
             pages.extend(places(chunk.far & !chunk.resident).filter_map(|place| {
@@ -59,9 +63,10 @@ impl Snapshot {
             }));
         }
         Snapshot {
+            secret: *engine.hasher.secret(),
             pages,
             areas: areas.clone(),
-            grants: slots.numbered().collect(),
+            grants: engine.slots.numbered().collect(),
             tickets: Vec::new(),
         }
     }
@@ -136,7 +141,8 @@ impl Snapshot {
             self.grants.len(),
             self.tickets.len(),
         ];
-        let mut bytes = Vec::with_capacity(32 + self.pages.len() * PAGE_BYTES);
+        let mut bytes = Vec::with_capacity(SECRET_LEN + 32 + self.pages.len() * PAGE_BYTES);
+        bytes.extend(self.secret);
         for count in counts {
             bytes.extend((count as u64).to_le_bytes());
         }
@@ -172,11 +178,18 @@ impl Snapshot {
         };
         let word = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
         let half = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.try_into().ok()?));
+        let secret = take(SECRET_LEN)?.try_into().ok()?;
         let mut counts = [0usize; 4];
         for count in &mut counts {
             *count = usize::try_from(word(take(8)?)?).ok()?;
         }
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot {
+            secret,
+            pages: Vec::new(),
+            areas: Ranges::default(),
+            grants: Vec::new(),
+            tickets: Vec::new(),
+        };
         for item in take(counts[0].checked_mul(PAGE_BYTES)?)?.chunks_exact(PAGE_BYTES) {
             snapshot.pages.push(FarPage {
                 page: PageNo(word(&item[..8])?),
@@ -204,9 +217,10 @@ impl Snapshot {
     }
 }
 
-impl<K: crate::below::Kernel, F: crate::below::Far> crate::engine::Engine<K, F> {
+impl<K: Kernel, F: Far> Engine<K, F> {
     /// Begins with what the parent had far. Pages that are here already are noted afterwards.
     pub fn inherit(&mut self, snapshot: &Snapshot) {
+        self.hasher = Hasher::new(snapshot.secret);
         for (number, grant) in &snapshot.grants {
             self.slots.inherit(*number, *grant);
         }
@@ -229,9 +243,10 @@ mod tests {
         let far = |page: u64, slot: u32| FarPage {
             page: PageNo(page),
             slot: SlotNo(slot),
-            hash: Hash::of(&[slot as u8; muninn_types::PAGE_SIZE]),
+            hash: Hash::from_bytes([slot as u8; 16]),
         };
         let mut snapshot = Snapshot {
+            secret: [3; SECRET_LEN],
             pages: (0..100).map(|i| far(1000 + 2 * i, i as u32)).collect(),
             areas: Ranges::default(),
             grants: vec![(
@@ -253,6 +268,7 @@ mod tests {
         assert!(snapshot.pages.is_sorted_by_key(|far| far.page));
         let bytes = snapshot.to_bytes();
         let read = Snapshot::from_bytes(&bytes).unwrap();
+        assert_eq!(read.secret, snapshot.secret);
         assert_eq!(read.pages, snapshot.pages);
         assert_eq!(read.tickets, snapshot.tickets);
         assert_eq!(read.grants, snapshot.grants);

@@ -17,6 +17,9 @@ use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_sys::uffd::PageRange;
 use muninn_types::PageNo;
 
+/// Pieces of memory that was given back.
+const GIVEN_BACK_MAX: usize = 4096;
+
 /// Pages of a range that are in one chunk.
 fn part_of(range: PageRange, number: ChunkNo) -> Mask {
     let first = number.page(0);
@@ -46,6 +49,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     pub fn handle_unmap(&mut self, range: PageRange) -> Result<(), Fatal> {
         add(&self.counters().unmaps, 1);
         self.settle_doubt(range)?;
+        self.given_back.remove(range);
         self.forget(range);
         Ok(())
     }
@@ -53,6 +57,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// The program gives the pages of a range back; they read as zeros from then on.
     pub fn handle_remove(&mut self, range: PageRange) {
         add(&self.counters().removes, 1);
+        if self.given_back.len() < GIVEN_BACK_MAX {
+            self.given_back.insert(range);
+        } else {
+            // Too many pieces to tell apart: it may be any of them.
+            self.given_back.insert(PageRange::new(PageNo(0), 1 << 52));
+        }
         self.forget(range);
     }
 
@@ -84,7 +94,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.doubt = None;
     }
 
-    fn forget(&mut self, range: PageRange) {
+    pub(crate) fn forget(&mut self, range: PageRange) {
         let mut numbers = chunks_of(range);
         while let Some((index, next)) = self.table.next_in(numbers.clone()) {
             numbers.start = next;
@@ -116,9 +126,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let slab = chunk.slab;
         self.staged -= u64::from(staged.count_ones());
         let Some(slab) = slab else { return };
-        for place in places(staged) {
-            self.give_frame(self.staging.frame(slab, place));
-        }
+        self.discard_frames(slab, staged);
     }
 
     pub(crate) fn remove_if_empty(&mut self, index: ChunkIndex) {
@@ -138,7 +146,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         add(&self.counters().remaps, 1);
         self.settle_doubt(from)?;
         // Whatever was known of the target is of memory that is no longer there.
-        self.forget(PageRange::new(to, from.pages()));
+        let target = PageRange::new(to, from.pages());
+        self.forget(target);
+        // Whoever gives memory back and moves it at the same time may do the one after the other.
+        self.given_back.insert(target);
         let mut numbers = chunks_of(from);
         while let Some((index, next)) = self.table.next_in(numbers.clone()) {
             numbers.start = next;

@@ -19,7 +19,7 @@
 
 use crate::actor::Actor;
 use crate::below::{Far, Kernel, Transfer};
-use crate::chunk::{Hash, Page};
+use crate::chunk::Page;
 use crate::engine::Fatal;
 use crate::fork::{Letter, NAME_LEN};
 use crate::snapshot::Snapshot;
@@ -112,7 +112,7 @@ impl Actor {
     /// The program forked.
     pub(crate) fn handle_fork(&mut self, device: Userfaultfd) -> Result<(), Fatal> {
         self.engine.kernel.counters().forks.fetch_add(1, Relaxed);
-        let mut snapshot = Snapshot::of(&self.engine.table, &self.engine.slots, &self.areas);
+        let mut snapshot = Snapshot::of(&self.engine, &self.areas);
         if !snapshot.pages.is_empty() {
             let kept = proc::not_inherited().map_err(|why| {
                 Fatal::Lost(format!("cannot look at what a child inherits: {why}"))
@@ -297,7 +297,7 @@ impl Actor {
             // SAFETY: the page was just made.
             let read = unsafe { self.engine.far.read(&[transfer], Class::Demand) };
             read.map_err(|error| error.to_string())?;
-            if Hash::of(&near) != far.hash {
+            if self.engine.hasher.hash(&near) != far.hash {
                 return Err(Fatal::Changed(page.addr(), "its parent's grant".into()).to_string());
             }
         }
