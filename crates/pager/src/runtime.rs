@@ -169,35 +169,21 @@ impl Runtime {
         Ok(fate)
     }
 
-    fn connect(&self) -> Result<Vec<Arc<dyn Transport>>, String> {
-        let options = SessionOptions {
-            name: self.config.name.clone(),
-            key: match &self.config.key {
-                Some(bytes) => Key::from_file_contents(bytes).map_err(text)?,
-                None => Key::none(),
-            },
-            keeper: Keeping::Caller,
-            ..SessionOptions::default()
-        };
-        let pool = self.config.pool.iter();
-        pool.map(|address| muninn_net::connect(address, &options).map_err(text))
-            .collect()
-    }
-
-    /// Connects to the pool and starts the pager's threads.
+    /// Starts the pager's threads.
     fn start(&self, letter: Option<Letter>) -> Result<Arc<Shared>, String> {
-        let transports = self.connect()?;
         let pid = u64::from(own::program_pid());
-        let clerk = Arc::new(Clerk::new(transports, 0, pid));
+        let config = self.config.clone();
+        let clerk = Arc::new(Clerk::new(Box::new(move || connect(&config)), 0, pid));
         let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
         let shared = Arc::new(shared);
         let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
         let keeping = Arc::clone(&clerk);
         let for_clerk = Arc::clone(&shared);
-        spawn(
-            "muninn-clerk",
-            Box::new(move || for_clerk.lose(keeping.run())),
-        )?;
+        let work = move || {
+            own::set_priority(Thread::Current, Priority::Raised);
+            for_clerk.lose(keeping.run());
+        };
+        spawn("muninn-clerk", Box::new(work))?;
         let job = Arc::clone(&self.job);
         let place = self.place.clone();
         let settings = Settings {
@@ -215,14 +201,16 @@ impl Runtime {
         }
         let for_pager = Arc::clone(&shared);
         let work = move || {
+            let ours = Arc::clone(&for_pager);
+            // Before anything else, as the program may be growing meanwhile; then like others.
+            let began = begin(letter, clerk, place, for_pager, &settings, carrier);
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
-                for_pager.set_pager(affinity::current_thread_id());
+                ours.set_pager(affinity::current_thread_id());
             }
             // A processor that sleeps deeply takes longer to wake than a page takes to come.
             let _awake = pm_qos::keep_awake();
-            let ours = Arc::clone(&for_pager);
-            match begin(letter, clerk, place, for_pager, &settings, carrier) {
+            match began {
                 Ok(mut actor) => fail(&job, &actor.run().to_string()),
                 Err(_) if letter.is_some() => ours.give_up(),
                 Err(why) => fail(&job, &why),
@@ -231,6 +219,22 @@ impl Runtime {
         spawn("muninn-pager", Box::new(work))?;
         Ok(shared)
     }
+}
+
+/// Opens a session at each server of the pool.
+fn connect(config: &Config) -> Result<Vec<Arc<dyn Transport>>, String> {
+    let options = SessionOptions {
+        name: config.name.clone(),
+        key: match &config.key {
+            Some(bytes) => Key::from_file_contents(bytes).map_err(text)?,
+            None => Key::none(),
+        },
+        keeper: Keeping::Caller,
+        ..SessionOptions::default()
+    };
+    let pool = config.pool.iter();
+    pool.map(|address| muninn_net::connect(address, &options).map_err(text))
+        .collect()
 }
 
 /// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child
@@ -243,9 +247,12 @@ fn begin(
     settings: &Settings,
     carrier: Option<Arc<Carrier>>,
 ) -> Result<Actor, String> {
-    let servers = Servers::new(Arc::clone(&clerk)).map_err(text)?;
+    let mut servers = Servers::new(Arc::clone(&clerk));
     let inheritance = match letter {
-        Some(letter) => Some(take_over(letter, clerk.transports())?),
+        Some(letter) => {
+            servers.connect().map_err(text)?;
+            Some(take_over(letter, &clerk.transports().map_err(text)?)?)
+        }
         None => None,
     };
     let (device, state, inherited) = match inheritance {

@@ -101,22 +101,32 @@ pub fn ask_for_grant(
 }
 
 impl Servers {
-    pub fn new(clerk: Arc<Clerk>) -> Result<Servers, NetError> {
-        let mut members = Vec::new();
-        for transport in clerk.transports() {
-            members.push(Member {
-                critical: transport.lane(LaneKind::Critical)?,
-                bulk: transport.lane(LaneKind::Bulk)?,
-                transport: Arc::clone(transport),
-            });
-        }
-        Ok(Servers {
-            members,
+    pub fn new(clerk: Arc<Clerk>) -> Servers {
+        Servers {
+            members: Vec::new(),
             known: (0..KNOWN).map(|_| None).collect(),
             replenish: Replenish::new(Bounds::default()),
             clerk,
             bounce: vec![[0; PAGE_SIZE]; WIRE_PAGES].into_boxed_slice(),
-        })
+        }
+    }
+
+    /// Makes sure that there is a lane to each server: before the first grant of each is used.
+    pub fn connect(&mut self) -> Result<(), FarError> {
+        if !self.members.is_empty() {
+            return Ok(());
+        }
+        let lost = |error: NetError| FarError::Lost(error.to_string());
+        let mut members = Vec::new();
+        for transport in self.clerk.transports()? {
+            members.push(Member {
+                critical: transport.lane(LaneKind::Critical).map_err(lost)?,
+                bulk: transport.lane(LaneKind::Bulk).map_err(lost)?,
+                transport,
+            });
+        }
+        self.members = members;
+        Ok(())
     }
 
     fn is_mapped(&self, grant: &Grant) -> bool {
@@ -241,6 +251,7 @@ impl Far for Servers {
     }
 
     fn grant(&mut self) -> Result<Grant, FarError> {
+        self.connect()?;
         self.clerk.grant_now()
     }
 

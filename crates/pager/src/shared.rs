@@ -5,6 +5,7 @@
 //! it back makes the kernel wake the pager, and the ringing thread waits until the pager has heard
 //! it.
 
+use crate::below::FarError;
 use crate::clerk::Clerk;
 use muninn_job::Job;
 use muninn_net::{Grant, Transport};
@@ -92,7 +93,7 @@ impl Shared {
         })
     }
 
-    pub fn transports(&self) -> &[Arc<dyn Transport>] {
+    pub fn transports(&self) -> Result<Vec<Arc<dyn Transport>>, FarError> {
         self.clerk.transports()
     }
     /// While set, no grant comes or goes: a child is about to share them. Those that the clerk has.

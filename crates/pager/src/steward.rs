@@ -32,8 +32,11 @@ const TICK: Duration = Duration::from_millis(1);
 const LOOK_TICKS: u32 = 64;
 /// Looks between two checks of which processes of the job are alive.
 const ALIVE_TICKS: u32 = 256;
-/// Between two looks while the program is small.
-const IDLE_TICK: Duration = Duration::from_millis(4);
+/// Looks at a program that did nothing before it is left to itself until it stirs, or for so long:
+/// others may want the memory of one that was taken over.
+const STILL_LOOKS: u32 = 4;
+const NAP: Duration = Duration::from_millis(50);
+const LONG_NAP: Duration = Duration::from_secs(1);
 /// What a process may hold at least, or it could not go on at all.
 const PAGES_MIN: u64 = 512;
 /// No process of a job gets a smaller share than this.
@@ -65,6 +68,11 @@ pub struct Steward {
     size_pages: u64,
     unmanaged: u64,
     resident: u64,
+    /// What this process may hold.
+    share: u64,
+    /// How long the program had run, and looks since it last did.
+    ran: Option<Duration>,
+    still: u32,
     sampled_at: Nanos,
     growth_rate: f64,
     /// The fastest growth seen lately.
@@ -115,6 +123,9 @@ impl Steward {
             size_pages: 0,
             unmanaged: 0,
             resident: 0,
+            share: 0,
+            ran: None,
+            still: 0,
             sampled_at: clock::now(),
             growth_rate: 0.0,
             burst_rate: 0.0,
@@ -133,10 +144,19 @@ impl Steward {
     }
 
     /// Waits for the next look, or for the program's end; what became of it.
-    pub fn sleep(&self, active: bool) -> Fate {
-        let small = self.resident * PAGE_SIZE as u64 * 8 < self.job.limit().0;
+    pub fn sleep(&mut self, active: bool) -> Fate {
+        let ran = self.watched.elapsed();
+        let stirred = ran.is_none() || ran != self.ran;
+        self.ran = ran;
+        self.still = if stirred { 0 } else { self.still + 1 };
+        if self.still >= STILL_LOOKS {
+            let patience = if active { NAP } else { LONG_NAP };
+            return self.watched.wait_until_it_stirs(patience);
+        }
+        let left = self.share.saturating_sub(Bytes::pages(self.resident).0);
+        let tick = take_over::look_after(Bytes(left));
         self.watched
-            .wait(if !active && small { IDLE_TICK } else { TICK })
+            .wait(if active { tick.min(TICK) } else { tick })
     }
 
     /// The program is gone, and its memory is left to us: it is given back, but for what is the
@@ -176,6 +196,7 @@ impl Steward {
         self.ticks = self.ticks.wrapping_add(1);
         self.sample(runtime_bytes);
         let share = self.share();
+        self.share = share.0;
         self.place
             .counters()
             .limit_share_bytes
@@ -231,6 +252,7 @@ impl Steward {
         let held = shared.held.load(Relaxed);
         let unmanaged = self.resident.saturating_sub(held);
         let share = self.share();
+        self.share = share.0;
         let threshold = self.follow_threshold(share, before, shared);
         let margin = (share.0 / 64).min(Bytes::mib(2).0);
         let pages = |bytes: u64| (bytes / PAGE_SIZE as u64).saturating_sub(unmanaged);

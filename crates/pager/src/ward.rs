@@ -326,7 +326,8 @@ impl Actor {
         all.dedup();
         let mut snapshot = ward.snapshot.clone();
         snapshot.include(&all);
-        for (at, transport) in self.shared.transports().iter().enumerate() {
+        let transports = self.shared.transports().map_err(|e| e.to_string())?;
+        for (at, transport) in transports.iter().enumerate() {
             let server = ServerId(at as u32);
             let of_server = all.iter().filter(|grant| grant.server == server);
             for some in together(&**transport, of_server) {

@@ -11,6 +11,7 @@
 //! to grow between two looks faster than `RESERVE_MIN` per look is seen too late by as much.
 
 use muninn_types::Bytes;
+use std::time::Duration;
 
 /// Left for what comes while memory is taken over.
 const RESERVE_MIN: Bytes = Bytes::mib(8);
@@ -28,6 +29,17 @@ const READY_MARGIN: Bytes = Bytes::mib(64);
 pub fn ready_at(limit: Bytes) -> Bytes {
     let margin = (limit.0 / 2).max(READY_MARGIN.0).min(limit.0 / 8 * 7);
     Bytes(limit.0 - margin)
+}
+
+/// Bytes a second that a program fills at the most: two processors with ordinary pages.
+const FASTEST_RATE: f64 = 8e9;
+/// Between two looks, at least and at most.
+const LOOK_MIN: Duration = Duration::from_micros(250);
+const LOOK_MAX: Duration = Duration::from_millis(4);
+
+/// When to look again at a program that may grow by so much: before it can have.
+pub fn look_after(left: Bytes) -> Duration {
+    Duration::from_secs_f64(left.0 as f64 / FASTEST_RATE / 2.0).clamp(LOOK_MIN, LOOK_MAX)
 }
 
 /// What a program should be told that asks how much memory it should hold: what it can fill, at an

@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing in this module allocates from the program's heap.
 
+mod alarm;
 mod program;
 mod storage;
 mod task;
@@ -167,7 +168,8 @@ fn last_errno() -> Errno {
 /// How much sooner than others a thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Before ordinary threads whenever it has something to do. Only for little work.
+    /// Before ordinary threads whenever it has something to do. Only for little work; threads that it
+    /// starts begin so, too.
     Immediate,
     /// A larger share than ordinary threads.
     Raised,
@@ -183,12 +185,9 @@ pub fn set_priority(thread: Thread, priority: Priority) -> bool {
         // SAFETY: plain system call on a thread's number.
         unsafe { libc::sched_setscheduler(thread, policy, &parameters) == 0 }
     };
-    // Threads that it starts are ordinary again: one with much work that runs before all others
-    // would hold everything up.
-    let immediate = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     match priority {
         Priority::Behind => return schedule(libc::SCHED_IDLE, 0),
-        Priority::Immediate if schedule(immediate, 1) => return true,
+        Priority::Immediate if schedule(libc::SCHED_FIFO, 1) => return true,
         _ => {}
     }
     // SAFETY: plain system call on a thread's number.

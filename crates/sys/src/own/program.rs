@@ -4,8 +4,11 @@
 //! that ends, or that executes another in its place, leaves the memory to the companion alone, which
 //! has nothing to do there any more.
 
+use super::alarm::Alarm;
 use super::program_pid;
+use crate::epoll::wait_any;
 use crate::signal::PidFd;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// What became of the program.
@@ -21,17 +24,22 @@ pub enum Fate {
 pub struct Program {
     handle: PidFd,
     pid: u32,
+    /// Where the kernel has such timers.
+    alarm: Option<Alarm>,
 }
 
 /// The kind of thing that `kcmp` is to compare: memory.
 const KCMP_VM: libc::c_int = 1;
+/// A program that has run for so long since may have done something.
+const STIRRED: Duration = Duration::from_micros(500);
 
 impl Program {
     /// The program beside which the caller runs; `None` when it has ended.
     pub fn watch() -> Option<Program> {
         let pid = program_pid();
         let handle = PidFd::open(pid as i32).ok()?;
-        Some(Program { handle, pid })
+        let alarm = Alarm::of(pid).ok();
+        Some(Program { handle, pid, alarm })
     }
 
     /// Waits for the program's end, so long; what became of it.
@@ -40,6 +48,20 @@ impl Program {
             return Fate::Ended;
         }
         self.fate()
+    }
+
+    /// The same, but wakes up as soon as the program runs.
+    pub fn wait_until_it_stirs(&self, patience: Duration) -> Fate {
+        if let Some(alarm) = &self.alarm {
+            alarm.set(STIRRED);
+            wait_any(&[self.handle.as_fd(), alarm.as_fd()], patience);
+        }
+        self.wait(Duration::ZERO)
+    }
+
+    /// How long the program has run; `None` where nobody would say when it does.
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.alarm.as_ref().map(Alarm::elapsed)
     }
 
     fn fate(&self) -> Fate {
