@@ -268,12 +268,16 @@ impl Run {
     }
 
     /// Waits until it has ended by itself.
-    pub fn end(mut self) -> Ran {
+    pub fn end(self) -> Ran {
         // The long forms work for two minutes, and then look at everything once more.
-        let patience = PATIENCE * if full() { 4 } else { 1 };
+        self.end_within(PATIENCE * if full() { 4 } else { 1 })
+    }
+
+    /// As [`Run::end`], for one that should not take so long.
+    pub fn end_within(mut self, patience: Duration) -> Ran {
         if !self.handle.wait_end(Some(patience)).unwrap() {
             let evidence = self.evidence();
-            panic!("it did not end within {patience:?}; {evidence}");
+            panic!("it hung: it did not end within {patience:?}; {evidence}");
         }
         self.ended = true;
         let status = self.child.wait().unwrap();
