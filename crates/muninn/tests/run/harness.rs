@@ -268,16 +268,12 @@ impl Run {
     }
 
     /// Waits until it has ended by itself.
-    pub fn end(self) -> Ran {
+    pub fn end(mut self) -> Ran {
         // The long forms work for two minutes, and then look at everything once more.
-        self.end_within(PATIENCE * if full() { 4 } else { 1 })
-    }
-
-    /// As [`Run::end`], for one that should not take so long.
-    pub fn end_within(mut self, patience: Duration) -> Ran {
+        let patience = PATIENCE * if full() { 4 } else { 1 };
         if !self.handle.wait_end(Some(patience)).unwrap() {
             let evidence = self.evidence();
-            panic!("it hung: it did not end within {patience:?}; {evidence}");
+            panic!("it did not end within {patience:?}; {evidence}");
         }
         self.ended = true;
         let status = self.child.wait().unwrap();
@@ -292,7 +288,7 @@ impl Run {
     }
 
     /// What every thread of every process waits for: the first thing one wants to know of a hang.
-    fn evidence(&self) -> String {
+    pub fn evidence(&self) -> String {
         let mut text = format!("stdout: {}stderr: {}", self.out(), self.file("err"));
         let group = self.child.id().to_string();
         for process in std::fs::read_dir("/proc").unwrap().flatten() {

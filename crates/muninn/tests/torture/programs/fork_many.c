@@ -1,5 +1,6 @@
 // COUNT children in a row, at most ALIVE at a time. Each does as HOW says: exit at once, exec something
-// at once, check (look at a part of its memory and change it), kill (is killed by its parent at once).
+// at once, check (look at a part of its memory and change it), kill (is killed by its parent at once). With a fourth word,
+// it says when it begins and when all have ended, and waits for SIGUSR1 each time.
 #include "torture.h"
 
 static size_t done;
@@ -13,12 +14,24 @@ static void wait_one(int killed) {
     if (WEXITSTATUS(status)) WRONG("a child's exit code: %d\n", WEXITSTATUS(status));
 }
 
+static sigset_t go;
+
+static void pause_at(const char *where) {
+    int signal;
+    say("%s\n", where);
+    MUST(sigwait(&go, &signal) == 0);
+}
+
 int main(int argc, char **words) {
-    MUST(argc == 4);
+    MUST(argc == 4 || argc == 5);
+    sigemptyset(&go);
+    sigaddset(&go, SIGUSR1);
+    if (argc == 5) MUST(sigprocmask(SIG_BLOCK, &go, NULL) == 0);
     size_t count = atoi(words[1]), alive = atoi(words[2]);
     char *how = words[3];
     unsigned char *at = take(MUCH);
     fill(at, MUCH, 1);
+    if (argc == 5) pause_at("filled");
     for (size_t i = 0; i < count; i++) {
         if (i - done >= alive) wait_one(*how == 'k');
         pid_t child = fork();
@@ -41,5 +54,6 @@ int main(int argc, char **words) {
     }
     while (done < count) wait_one(*how == 'k');
     CHECK(at, MUCH, 1, "parent");
+    if (argc == 5) pause_at("all have ended");
     say("%zu children, and the parent is right\n", count);
 }

@@ -50,8 +50,9 @@ int main(void) {
             unsigned char *own = malloc(1000);
             own[0] = near[0];
             if (i >= 10) CHECK(at, MUCH - PAGE, 1, "child");
+            int right = own[0] == 1;
             free(own);
-            _exit(own[0] == 1 ? 0 : 1);
+            _exit(right ? 0 : 1);
         }
         wait_right(child, "child");
     }
