@@ -288,7 +288,7 @@ impl Run {
     }
 
     /// What every thread of every process waits for: the first thing one wants to know of a hang.
-    fn evidence(&self) -> String {
+    pub fn evidence(&self) -> String {
         let mut text = format!("stdout: {}stderr: {}", self.out(), self.file("err"));
         let group = self.child.id().to_string();
         for process in std::fs::read_dir("/proc").unwrap().flatten() {

@@ -1,0 +1,70 @@
+//! The limit: never more than 8 MiB above it for longer than a millisecond, whatever the program does,
+//! from the first instruction of `main` on.
+
+use crate::both::{Case, Plain, cannot_run, finish, open_place, program};
+use crate::harness::start;
+use crate::watcher::{Count, watch};
+use muninn_types::Bytes;
+
+/// What may be above the limit.
+const ABOVE: Bytes = Bytes::mib(8);
+
+fn keeps(words: &[&str], local: &str, count: Count, no_move: bool) {
+    if cannot_run() {
+        return;
+    }
+    let program = program(words[0]);
+    let words = [&[program.as_str()], &words[1..]].concat();
+    let mut case = Case::new(&words);
+    case.local = local;
+    let plain: Plain = case.plainly();
+    let place = open_place();
+    let mut options = vec!["--local", local];
+    options.extend(no_move.then_some("--no-move"));
+    let run = start(&place, &options, &words);
+    let seen = watch(&run, count, case.patience);
+    let ran = finish(run, case.patience);
+    case.compare(&plain, &ran);
+    let limit: Bytes = local.parse().unwrap();
+    let allowed = Bytes(limit.0 + ABOVE.0);
+    assert!(
+        seen.lasting <= allowed,
+        "{words:?} at {local}: {} were resident for longer than a moment: {seen:?}",
+        seen.lasting
+    );
+    // One who has seen nothing has shown nothing.
+    let least = Bytes(limit.0 / 4);
+    assert!(seen.most >= least, "{words:?} at {local}: {seen:?}");
+}
+
+macro_rules! keeps {
+    ($($(#[$note:meta])* $name:ident: $words:expr, $local:expr, $count:ident;)+) => {
+        $($(#[$note])* mod $name {
+            use super::*;
+            #[test]
+            fn shm() {
+                keeps(&$words, $local, Count::$count, false);
+            }
+            #[test]
+            fn no_move() {
+                keeps(&$words, $local, Count::$count, true);
+            }
+        })+
+    };
+}
+
+keeps! {
+    filled_at_once: ["fill_at_once", "256", "plain"], "64MiB", Private;
+    filled_by_threads: ["fill_at_once", "96", "threads"], "32MiB", Private;
+    populated: ["fill_at_once", "64", "populate"], "16MiB", Private;
+    locked: ["fill_at_once", "48", "locked"], "16MiB", Private;
+    locked_later: ["fill_at_once", "48", "lock-later"], "16MiB", Private;
+    huge_pages: ["fill_at_once", "64", "huge"], "16MiB", Private;
+    a_heap: ["fill_at_once", "64", "heap"], "16MiB", Private;
+    /// A new process is seen within milliseconds, and the child reads what its parent has.
+    many_mappings: ["many_mappings"], "32MiB", Shares;
+    advised_free: ["advise_free"], "16MiB", Private;
+    in_another_root: ["chroot_self", "before"], "16MiB", Shares;
+    after_a_fork: ["fork_far", "48", "same"], "24MiB", Shares;
+    many_children: ["fork_many", "100", "4", "check"], "24MiB", Shares;
+}

@@ -1,0 +1,11 @@
+//! Calls about memory, of one thread while others touch it.
+
+both! {
+    purge_while_touching: ["purge_while_touching"];
+    advise_free: ["advise_free"];
+    many_mappings: ["many_mappings"], local = "32MiB";
+    populate: ["fill_at_once", "64", "populate"];
+    lock_all: ["fill_at_once", "48", "locked"];
+    lock_all_later: ["fill_at_once", "48", "lock-later"];
+    huge_pages: ["fill_at_once", "64", "huge"];
+}
