@@ -30,6 +30,7 @@ use muninn_sys::socket::Link;
 use muninn_sys::uffd::{FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 /// Starts threads of the companion; see [`own::spawn`].
@@ -47,6 +48,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const CHILDHOOD: Duration = Duration::from_millis(20);
 /// How often a companion that stays for its wards looks whether there are any left.
 const WARD_PAUSE: Duration = Duration::from_millis(2);
+
+/// The job, for last words; the runtime has it as long as the companion lives.
+static WITNESS: AtomicPtr<Job> = AtomicPtr::new(std::ptr::null_mut());
+
+fn on_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    // SAFETY: kept by the runtime until the companion ends.
+    if let Some(job) = unsafe { WITNESS.load(Ordering::Acquire).as_ref() } {
+        job.leave_message(own::program_pid(), &format!("internal error: {panic}"));
+    }
+}
 
 pub struct Runtime {
     threads: &'static dyn Threads,
@@ -79,10 +90,9 @@ impl Runtime {
         };
         own::set_priority(Thread::Current, Priority::Immediate);
         let job = Arc::new(job);
-        let witness = Arc::clone(&job);
-        std::panic::set_hook(Box::new(move |panic| {
-            witness.leave_message(own::program_pid(), &format!("internal error: {panic}"));
-        }));
+        // Without anything of its own: a child's runtime replaces it, and has not its parent's heap.
+        WITNESS.store(Arc::as_ptr(&job).cast_mut(), Ordering::Release);
+        std::panic::set_hook(Box::new(on_panic));
         let config = match job.config() {
             Ok(config) => config,
             Err(why) => fail(&job, &why.to_string()),
