@@ -240,6 +240,6 @@ fn servers(args: &Args, config: &Config, job: &muninn_job::Config) -> Result<Ser
 }
 
 /// Whether this user may have userfaultfd at all, and the kernel has what is needed.
-fn userfaultfd() -> Result<(), OpenError> {
+pub fn userfaultfd() -> Result<(), OpenError> {
     Userfaultfd::open(FEATURES_NEEDED, Features::NONE).map(drop)
 }
