@@ -98,7 +98,7 @@ impl Runtime {
         let Some(place) = job.take_place(pid) else {
             fail(
                 &job,
-                "this job has more processes than can be managed (256)",
+                "this job has more processes than can be managed (4096)",
             );
         };
         let runtime = Runtime {

@@ -11,7 +11,6 @@ use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
 use muninn_job::{Job, Place};
 use muninn_policy::seat::{Look, Seat, Seating};
-use muninn_policy::share::share;
 use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
 use muninn_sys::affinity::{self, Thread};
@@ -29,14 +28,10 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(1);
 /// Looks without a reason to look for new memory before it is done anyway.
 const LOOK_TICKS: u32 = 64;
-/// Looks between two checks of which processes of the job are alive.
-const ALIVE_TICKS: u32 = 256;
 /// Between two looks while the program is small.
 const IDLE_TICK: Duration = Duration::from_millis(4);
 /// What a process may hold at least, or it could not go on at all.
 const PAGES_MIN: u64 = 512;
-/// No process of a job gets a smaller share than this.
-const SHARE_FLOOR: Bytes = Bytes::mib(4);
 /// Memory kept free for what grows between two looks: T_upper is this much below the limit.
 const HEADROOM: Bytes = Bytes::mib(8);
 /// Growth between two looks that is no growth.
@@ -135,25 +130,8 @@ impl Steward {
     }
 
     /// What this process may hold of the job's limit.
-    fn share(&mut self) -> Bytes {
-        let limit = self.job.limit();
-        let mut resident = [Bytes::ZERO; muninn_job::PLACES_MAX];
-        let (mut count, mut own) = (0, 0);
-        let check = self.ticks.is_multiple_of(ALIVE_TICKS);
-        for place in self.job.places() {
-            if place.index() == self.place.index() {
-                own = count;
-            } else if check && !place.is_alive() {
-                place.release();
-                continue;
-            }
-            resident[count] = Bytes(place.counters().resident_bytes.load(Relaxed));
-            count += 1;
-        }
-        match count {
-            0 | 1 => limit,
-            _ => share(limit, SHARE_FLOOR, &resident[..count], own),
-        }
+    fn share(&self) -> Bytes {
+        self.place.share()
     }
 
     /// Looks at memory before there is a pager.
@@ -201,7 +179,7 @@ impl Steward {
         counters.resident_bytes.store(bytes, Relaxed);
         counters.resident_peak_bytes.fetch_max(bytes, Relaxed);
         counters.runtime_bytes.store(runtime_bytes, Relaxed);
-        self.job.note_footprint();
+        self.place.note_footprint();
         if statm.size_pages != self.size_pages {
             self.size_pages = statm.size_pages;
             self.last_look = self.ticks.wrapping_sub(LOOK_TICKS);

@@ -4,6 +4,7 @@
 //! program with the library in `LD_PRELOAD`, passes signals on, waits for everybody, and says what it
 //! took. It has no part in paging: that happens inside the program.
 
+mod accounts;
 mod elf;
 pub mod library;
 pub mod limit;
