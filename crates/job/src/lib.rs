@@ -16,6 +16,7 @@ mod job;
 mod layout;
 mod look;
 mod place;
+mod tally;
 
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
@@ -23,6 +24,7 @@ pub use directory::{Found, PREFIX, find_all, find_by_pid, own_directory};
 pub use job::{Job, JobError, Message, Peaks};
 pub use look::{Looked, Looker};
 pub use place::Place;
+pub use tally::Tally;
 
 /// The variable that names a job's file to its processes.
 pub const VARIABLE: &str = "MUNINN_JOB";

@@ -114,6 +114,11 @@ impl Place {
         }
     }
 
+    /// Processes that ever came to the job.
+    pub(crate) fn attached(&self) -> u64 {
+        self.page.attached.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn seat(&self) -> &Seat {
         &self.page.places[self.index]
     }

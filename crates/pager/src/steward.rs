@@ -9,7 +9,7 @@
 use crate::candidates::Candidates;
 use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
-use muninn_job::{Job, Place};
+use muninn_job::{Job, Place, Tally};
 use muninn_policy::seat::{Look, Seat, Seating};
 use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
@@ -47,6 +47,7 @@ const MAPS_BUFFER: usize = 64 << 10;
 pub struct Steward {
     job: Job,
     place: Place,
+    tally: Tally,
     statm: StatmReader,
     maps: Vec<u8>,
     program: Vec<u8>,
@@ -94,6 +95,7 @@ impl Steward {
     ) -> Steward {
         Steward {
             job,
+            tally: Tally::new(&place),
             place,
             statm,
             maps: vec![0; MAPS_BUFFER],
@@ -131,7 +133,14 @@ impl Steward {
 
     /// What this process may hold of the job's limit.
     fn share(&self) -> Bytes {
-        self.place.share()
+        let (own, shared) = (self.place.share(), self.tally.shared());
+        if shared == Bytes::ZERO {
+            return own;
+        }
+        // Pages that others count may stay beside what is ours. What is kept free is a part of our own
+        // share, but will be taken off the whole: so it is put on top.
+        let usable = own.0 - HEADROOM.0.min(own.0 / 8) + shared.0;
+        Bytes(usable + HEADROOM.0.min(usable / 7))
     }
 
     /// Looks at memory before there is a pager.
@@ -175,11 +184,8 @@ impl Steward {
         self.sampled_at = now;
         self.resident = resident;
         let counters = self.place.counters();
-        let bytes = resident * PAGE_SIZE as u64;
-        counters.resident_bytes.store(bytes, Relaxed);
-        counters.resident_peak_bytes.fetch_max(bytes, Relaxed);
         counters.runtime_bytes.store(runtime_bytes, Relaxed);
-        self.place.note_footprint();
+        self.tally.note(&statm, now);
         if statm.size_pages != self.size_pages {
             self.size_pages = statm.size_pages;
             self.last_look = self.ticks.wrapping_sub(LOOK_TICKS);

@@ -1,7 +1,7 @@
 //! Jobs of many processes: all at once, and one after the other.
 
 use crate::common::place;
-use crate::harness::{cannot_run, run, start};
+use crate::harness::{cannot_run, program, run, start};
 use muninn_types::Bytes;
 
 /// More than the places a job's page has memory for at its start, and than it once had at all.
@@ -46,4 +46,49 @@ fn the_dead_hold_nothing() {
     // A shell, a child or two, and what the launcher was late with.
     assert!(Bytes(peak) <= Bytes::mib(8), "{} at one time", Bytes(peak));
     assert_eq!(ran.counter("evicted"), 0, "{ran:#?}");
+}
+
+/// 48 MiB in a parent and four children that live at the same time, as long as the parent's file is not
+/// there.
+const POOL: &str = r#"
+import os, time
+memory = bytearray(b"x" * (48 << 20))
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+        os._exit(memory[-1] != ord("x"))
+    children.append(child)
+wrong = sum(os.waitpid(child, 0)[1] for child in children)
+print("done", wrong)
+"#;
+
+#[test]
+fn a_page_that_several_processes_have_counts_once() {
+    if cannot_run() || program(&["python3"]).is_none() {
+        return;
+    }
+    let place = place();
+    let run = start(&place, &["--local", "256MiB"], &["python3", "-c", POOL]);
+    let job = run.job();
+    // The parent and each child know of pages that others count, too.
+    run.until("all have measured", || {
+        let places: Vec<_> = job.places().collect();
+        let shares =
+            |place: &muninn_job::Place| place.counters().snapshot().shared_bytes > 32 << 20;
+        places.len() == 5 && places.iter().all(shares)
+    });
+    let held: u64 = job
+        .places()
+        .map(|place| place.counters().snapshot().resident_bytes)
+        .sum();
+    assert!(Bytes(held) < Bytes::mib(96), "{} for 48 MiB", Bytes(held));
+    place.write("go", "");
+    let ran = run.end();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "done 0\n"), "{ran:#?}");
+    let peak = ran.report["local_peak_bytes"].as_u64().unwrap();
+    assert!(Bytes(peak) < Bytes::mib(160), "{} for 48 MiB", Bytes(peak));
+    assert_eq!(ran.counter("evicted"), 0, "it fits: {ran:#?}");
 }
