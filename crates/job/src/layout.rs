@@ -82,6 +82,8 @@ pub struct Seat {
     /// What the launcher saw it hold.
     pub seen_resident: AtomicU64,
     pub seen_far: AtomicU64,
+    /// What it waits for and since when; 0: nothing (`job::waiting`).
+    pub waiting: AtomicU64,
     pub counters: Counters,
 }
 

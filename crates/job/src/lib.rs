@@ -17,6 +17,7 @@ mod layout;
 mod look;
 mod place;
 mod tally;
+mod waiting;
 
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
@@ -25,6 +26,7 @@ pub use job::{Job, JobError, Message, Peaks};
 pub use look::{Looked, Looker};
 pub use place::Place;
 pub use tally::Tally;
+pub use waiting::{Waiting, Waits};
 
 /// The variable that names a job's file to its processes.
 pub const VARIABLE: &str = "MUNINN_JOB";

@@ -138,6 +138,7 @@ impl Place {
             let place = place(index);
             // It has executed another program, which has none of the memory of the one before.
             place.seat().counters.forget_now();
+            place.seat().waiting.store(0, Ordering::Relaxed);
             return Some(place);
         }
         // First, so that no process is overlooked by those that ask whether they are alone.
@@ -165,6 +166,7 @@ impl Place {
         let seat = self.seat();
         seat.seen_resident.store(0, Ordering::Relaxed);
         seat.seen_far.store(0, Ordering::Relaxed);
+        seat.waiting.store(0, Ordering::Relaxed);
         seat.share.store(share.0, Ordering::Relaxed);
         self.page.board.bell.ring();
     }
