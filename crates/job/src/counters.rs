@@ -63,8 +63,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Private memory of the process that is in its machine's memory.
+    /// Private memory of the process that is in its machine's memory, but for what others count.
     resident_bytes: Now,
+    /// Private memory that it has together with processes it was forked from or has forked, as far as
+    /// they count it.
+    shared_bytes: Now,
     /// Memory that was taken over, wherever its pages are.
     managed_bytes: Now,
     /// Pages whose only copy is far.
@@ -223,6 +226,7 @@ mod tests {
         assert_eq!(after.far_pages_peak, before.far_pages_peak);
         let mut added = numbered(1).snapshot();
         added.add(&numbered(1).snapshot());
-        assert_eq!((added.resident_bytes, added.far_pages_peak), (2, 4));
+        let peak = numbered(1).snapshot().far_pages_peak;
+        assert_eq!((added.resident_bytes, added.far_pages_peak), (2, peak));
     }
 }

@@ -7,8 +7,8 @@
 //! one starts.
 
 use crate::job::map;
-use crate::layout::Layout;
-use crate::{Job, JobError};
+use crate::layout::{Layout, Seat};
+use crate::{Job, JobError, PLACES_READY};
 use muninn_sys::memory::Shared;
 use muninn_sys::proc::{self, ProcessId};
 use std::ffi::OsString;
@@ -92,9 +92,11 @@ fn fill(path: &Path) -> io::Result<File> {
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    // Written and not only lengthened: its memory must be there before it is mapped.
-    let zeros = vec![0; Shared::<Layout>::LEN.0 as usize];
-    io::Write::write_all(&mut &file, &zeros)?;
+    // Written and not only lengthened: its memory must be there before it is mapped. Only for few of
+    // the places; who takes one of the others takes its memory with it.
+    let ready = std::mem::offset_of!(Layout, places) + PLACES_READY * size_of::<Seat>();
+    io::Write::write_all(&mut &file, &vec![0; ready])?;
+    file.set_len(Shared::<Layout>::LEN.0)?;
     Ok(file)
 }
 

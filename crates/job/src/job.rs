@@ -2,6 +2,7 @@
 
 use crate::layout::{CONFIG_MAX, Layout, MAGIC, Text, VERSION};
 use crate::{Config, ConfigError, Place, Snapshot, VARIABLE, directory, place};
+use muninn_sys::bell::Bell;
 use muninn_sys::memory::{MemoryError, Shared};
 use muninn_sys::proc::ProcessId;
 use muninn_types::Bytes;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A job, mapped. Cloning it maps nothing anew.
 #[derive(Clone, Debug)]
 pub struct Job {
-    page: Arc<Shared<Layout>>,
+    pub(crate) page: Arc<Shared<Layout>>,
     path: PathBuf,
 }
 
@@ -161,6 +162,12 @@ impl Job {
 
     pub fn set_limit(&self, limit: Bytes) {
         self.page.limit.store(limit.0, Ordering::Relaxed);
+        self.bell().ring();
+    }
+
+    /// Rung by those who want the launcher to look.
+    pub fn bell(&self) -> &Bell {
+        &self.page.board.bell
     }
 
     /// `None` only when the file was damaged after it was opened.
@@ -230,22 +237,18 @@ impl Job {
         place::total(&self.page)
     }
 
-    /// Adds up what all processes hold, near and far, and remembers the most there ever was. Cheap
-    /// enough to be called at every sample; it does not ask whether processes are alive.
+    /// Adds up what all processes hold, near and far, and remembers the most there ever was. It does
+    /// not ask whether processes are alive. A process notes its own part with
+    /// [`Place::note_footprint`].
     pub fn note_footprint(&self) -> Bytes {
         let (mut local, mut far) = (0u64, 0u64);
-        for seat in &self.page.places {
-            if seat.owner.load(Ordering::Relaxed) != 0 {
-                let counters = &seat.counters;
-                local = local.saturating_add(counters.resident_bytes.load(Ordering::Relaxed));
-                far = far.saturating_add(counters.far_bytes.load(Ordering::Relaxed));
-            }
+        for place in self.places() {
+            let counters = place.counters();
+            local = local.saturating_add(counters.resident_bytes.load(Ordering::Relaxed));
+            far = far.saturating_add(counters.far_bytes.load(Ordering::Relaxed));
         }
-        let all = local.saturating_add(far);
-        self.page.local_peak.fetch_max(local, Ordering::Relaxed);
-        self.page.far_peak.fetch_max(far, Ordering::Relaxed);
-        self.page.footprint_peak.fetch_max(all, Ordering::Relaxed);
-        Bytes(all)
+        place::note_peaks(&self.page, local, far);
+        Bytes(local.saturating_add(far))
     }
 
     /// The most that all processes held together, as far as anybody looked.

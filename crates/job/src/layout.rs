@@ -3,13 +3,14 @@
 //! Texts are kept in words and not in bytes: a word is what can be changed in one step.
 
 use crate::{Counters, PLACES_MAX};
+use muninn_sys::bell::Bell;
 use muninn_sys::memory::Plain;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// "MUNINNJB", as it lies in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Longest configuration.
 pub const CONFIG_MAX: usize = 16 << 10;
 /// Longest message of a runtime; what is longer is cut.
@@ -32,11 +33,35 @@ pub struct Layout {
     pub far_peak: AtomicU64,
     /// Processes that ever took a place.
     pub attached: AtomicU64,
+    /// Places from this one on were never taken; nobody looks at them.
+    pub places_used: AtomicU64,
+    pub board: Board,
     pub message: MessageArea,
     pub config: Text<{ CONFIG_MAX / 8 }>,
     /// What processes that have ended left behind.
     pub departed: Counters,
+    /// Whose place it is: a `ProcessId`, 0 when it is free, or [`CLEARING`] and the id of whoever is
+    /// handing the counters of a dead owner over. Side by side, since they are searched.
+    pub owners: [AtomicU64; PLACES_MAX],
     pub places: [Seat; PLACES_MAX],
+}
+
+/// What the launcher saw at its last look at all places. Only it writes here, but for the bell.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Board {
+    /// Rung by whoever wants the launcher to look.
+    pub bell: Bell,
+    /// Odd: it is being written, as are the `seen` words of the places.
+    pub sequence: AtomicU64,
+    /// Processes, and what they held together.
+    pub processes: AtomicU64,
+    pub resident: AtomicU64,
+    pub far: AtomicU64,
+    /// The limit that was divided.
+    pub limit: AtomicU64,
+    /// [`Layout::attached`] as it was: who came later was not seen.
+    pub attached: AtomicU64,
 }
 
 /// The last words of a runtime. Even `sequence`: complete; odd: being written.
@@ -48,16 +73,21 @@ pub struct MessageArea {
     pub text: Text<{ MESSAGE_MAX / 8 }>,
 }
 
-/// One process. `owner` is a `ProcessId`, 0 when the place is free, or [`CLEARING`] and the id of
-/// whoever is handing the counters of a dead owner over.
+/// One process.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Seat {
-    pub owner: AtomicU64,
+    /// What it may hold of the limit: by the launcher, at first by itself.
+    pub share: AtomicU64,
+    /// What the launcher saw it hold.
+    pub seen_resident: AtomicU64,
+    pub seen_far: AtomicU64,
+    /// What it waits for and since when; 0: nothing (`job::waiting`).
+    pub waiting: AtomicU64,
     pub counters: Counters,
 }
 
-/// See [`Seat`].
+/// See [`Layout::owners`].
 pub const CLEARING: u64 = 1 << 63;
 
 /// A text of at most `8 * WORDS` bytes.

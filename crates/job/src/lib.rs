@@ -2,7 +2,8 @@
 //!
 //! A job is everything that one `muninn run` started. Its [`Job`] is a file in a private directory,
 //! mapped by all of them: what the launcher wants ([`Config`], the limit), what each process counts
-//! ([`Counters`], one [`Place`] each), and the last words of a runtime that had to give up.
+//! ([`Counters`], one [`Place`] each) and may hold (worked out by the launcher's [`Looker`]), and the
+//! last words of a runtime that had to give up.
 //! Invariant: everything in it is atomics, so nobody ever waits for anybody; a process may die at
 //! any instruction and the others go on. A file that makes no sense is an error, never a panic.
 //!
@@ -13,15 +14,23 @@ mod counters;
 mod directory;
 mod job;
 mod layout;
+mod look;
 mod place;
+mod tally;
+mod waiting;
 
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
 pub use directory::{Found, PREFIX, find_all, find_by_pid, own_directory};
 pub use job::{Job, JobError, Message, Peaks};
+pub use look::{Looked, Looker};
 pub use place::Place;
+pub use tally::Tally;
+pub use waiting::{Waiting, Waits};
 
 /// The variable that names a job's file to its processes.
 pub const VARIABLE: &str = "MUNINN_JOB";
 /// Processes of a job that can be told apart at one time.
-pub const PLACES_MAX: usize = 256;
+pub const PLACES_MAX: usize = 4096;
+/// Places whose memory is taken when a job starts; that of others when they are.
+pub const PLACES_READY: usize = 64;

@@ -2,12 +2,19 @@
 //! it can be killed and looked at like any other.
 
 use crate::failure::Failure;
+use muninn_sys::epoll::{Interest, wait_for};
+use muninn_sys::signal::PidFd;
+use muninn_types::format_duration;
 use serde::Deserialize;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long a server may take until it listens, on a machine with much else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server process. Ended, and waited for, when dropped.
 #[derive(Debug)]
@@ -58,20 +65,33 @@ impl EmbeddedServer {
             .stdout(Stdio::piped())
             .process_group(0);
         let mut child = muninn_sys::child::die_with_parent(&mut command).spawn()?;
-        let mut line = String::new();
-        if let Some(out) = child.stdout.take() {
-            BufReader::new(out).read_line(&mut line)?;
-        }
+        let out = child.stdout.take();
+        // From here on it ends with the server's handle, whatever is returned.
         let mut server = EmbeddedServer {
             child,
             addresses: Vec::new(),
         };
+        let mut line = String::new();
+        if let Some(out) = out {
+            if !wait_for(&out, Interest::READ, Some(PATIENCE)).map_err(Failure::failed)? {
+                return Err(Failure::failed(format!(
+                    "an embedded memory server was started but did not listen within {}: is this \
+                     machine short of memory or processors?",
+                    format_duration(PATIENCE)
+                )));
+            }
+            BufReader::new(out).read_line(&mut line)?;
+        }
         match serde_json::from_str::<Listening>(&line) {
             Ok(listening) => {
                 server.addresses = listening.listen;
                 Ok(server)
             }
             Err(_) => {
+                // It ends by itself when it has said why, and else is ended.
+                let handle = PidFd::open(server.pid() as i32);
+                let _ = handle.and_then(|handle| handle.wait_end(Some(PATIENCE)));
+                let _ = server.child.kill();
                 let status = server.child.wait()?;
                 Err(Failure::failed(format!(
                     "an embedded memory server did not start ({status}); its message is above"

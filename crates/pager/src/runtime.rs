@@ -101,7 +101,10 @@ impl Runtime {
             if program.wait(Duration::ZERO) != Fate::Runs {
                 return;
             }
-            fail(&job, "this job has more processes than can be managed");
+            fail(
+                &job,
+                "this job has more processes than can be managed (4096)",
+            );
         };
         let runtime = Runtime {
             threads,
@@ -120,13 +123,12 @@ impl Runtime {
 
     /// The steward's work.
     fn watch(&self, watched: Program, letter: Option<Letter>) -> Result<(), String> {
-        let job = Job::clone(&self.job);
         let statm = StatmReader::open().map_err(text)?;
         let program = std::fs::read_link("/proc/self/exe").map_err(text)?;
         let program = program.into_os_string().into_encoded_bytes();
         let place = self.place.clone();
         let policy = self.config.threshold;
-        let mut steward = Steward::new(job, place, watched, statm, program, policy);
+        let mut steward = Steward::new(place, watched, statm, program, policy);
         if letter.is_some() {
             steward.inherit();
         } else if self.config.huge_pages {

@@ -9,9 +9,8 @@
 use crate::candidates::Candidates;
 use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
-use muninn_job::{Job, Place};
+use muninn_job::{Job, Place, Tally};
 use muninn_policy::seat::{Look, Seat, Seating};
-use muninn_policy::share::share;
 use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
 use muninn_sys::affinity::{self, Thread};
@@ -30,8 +29,6 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(1);
 /// Looks without a reason to look for new memory before it is done anyway.
 const LOOK_TICKS: u32 = 64;
-/// Looks between two checks of which processes of the job are alive.
-const ALIVE_TICKS: u32 = 256;
 /// Looks at a program that did nothing before it is left to itself until it stirs, or for so long:
 /// others may want the memory of one that was taken over.
 const STILL_LOOKS: u32 = 4;
@@ -39,8 +36,6 @@ const NAP: Duration = Duration::from_millis(50);
 const LONG_NAP: Duration = Duration::from_secs(1);
 /// What a process may hold at least, or it could not go on at all.
 const PAGES_MIN: u64 = 512;
-/// No process of a job gets a smaller share than this.
-const SHARE_FLOOR: Bytes = Bytes::mib(4);
 /// Memory kept free for what grows between two looks: T_upper is this much below the limit.
 const HEADROOM: Bytes = Bytes::mib(8);
 /// Growth between two looks that is no growth.
@@ -55,8 +50,8 @@ const MAPS_BUFFER: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Steward {
     watched: Program,
-    job: Job,
     place: Place,
+    tally: Tally,
     statm: StatmReader,
     maps: Vec<u8>,
     program: Vec<u8>,
@@ -101,7 +96,6 @@ pub enum Verdict {
 
 impl Steward {
     pub fn new(
-        job: Job,
         place: Place,
         watched: Program,
         statm: StatmReader,
@@ -110,7 +104,7 @@ impl Steward {
     ) -> Steward {
         Steward {
             watched,
-            job,
+            tally: Tally::new(&place),
             place,
             statm,
             maps: vec![0; MAPS_BUFFER],
@@ -170,25 +164,15 @@ impl Steward {
     }
 
     /// What this process may hold of the job's limit.
-    fn share(&mut self) -> Bytes {
-        let limit = self.job.limit();
-        let mut resident = [Bytes::ZERO; muninn_job::PLACES_MAX];
-        let (mut count, mut own) = (0, 0);
-        let check = self.ticks.is_multiple_of(ALIVE_TICKS);
-        for place in self.job.places() {
-            if place.index() == self.place.index() {
-                own = count;
-            } else if check && !place.is_alive() {
-                place.release();
-                continue;
-            }
-            resident[count] = Bytes(place.counters().resident_bytes.load(Relaxed));
-            count += 1;
+    fn share(&self) -> Bytes {
+        let (own, shared) = (self.place.share(), self.tally.shared());
+        if shared == Bytes::ZERO {
+            return own;
         }
-        match count {
-            0 | 1 => limit,
-            _ => share(limit, SHARE_FLOOR, &resident[..count], own),
-        }
+        // Pages that others count may stay beside what is ours. What is kept free is a part of our own
+        // share, but will be taken off the whole: so it is put on top.
+        let usable = own.0 - HEADROOM.0.min(own.0 / 8) + shared.0;
+        Bytes(usable + HEADROOM.0.min(usable / 7))
     }
 
     /// Looks at memory before there is a pager.
@@ -233,11 +217,8 @@ impl Steward {
         self.sampled_at = now;
         self.resident = resident;
         let counters = self.place.counters();
-        let bytes = resident * PAGE_SIZE as u64;
-        counters.resident_bytes.store(bytes, Relaxed);
-        counters.resident_peak_bytes.fetch_max(bytes, Relaxed);
         counters.runtime_bytes.store(runtime_bytes, Relaxed);
-        self.job.note_footprint();
+        self.tally.note(&statm, now);
         if statm.size_pages != self.size_pages {
             self.size_pages = statm.size_pages;
             self.last_look = self.ticks.wrapping_sub(LOOK_TICKS);

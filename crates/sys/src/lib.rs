@@ -11,6 +11,7 @@ compile_error!("muninn-sys is written for Linux on x86-64");
 
 pub mod affinity;
 pub mod alt_stack;
+pub mod bell;
 pub mod cgroup;
 pub mod child;
 pub mod clock;

@@ -127,9 +127,20 @@ mod tests {
 
     #[test]
     fn held_or_refused_with_advice() {
-        match keep_awake() {
-            Ok(guard) => drop(guard),
-            Err(error) => println!("skipped: {error}"),
+        use std::io::ErrorKind;
+        // What is right follows from whether anybody can write there at all.
+        let opened = std::fs::OpenOptions::new().write(true).open(DEVICE);
+        match (opened.map_err(|error| error.kind()), keep_awake()) {
+            (Ok(_), held) => drop(held.unwrap()),
+            (Err(ErrorKind::NotFound), refused) => {
+                assert_eq!(refused.unwrap_err(), PmQosError::NotHere);
+            }
+            (Err(ErrorKind::PermissionDenied), refused) => {
+                let error = refused.unwrap_err();
+                assert_eq!(error, PmQosError::NotPermitted);
+                assert!(error.to_string().contains("run as root or give the user"));
+            }
+            (Err(other), refused) => panic!("{other} here, and there {refused:?}"),
         }
     }
 

@@ -8,6 +8,7 @@ use muninn_sys::uffd::{
     Cause, CopyMode, Event, FaultDevice, Features, MoveMode, PageRange, Partial, RegisterMode,
     Userfaultfd, Wake,
 };
+use muninn_testing::skip;
 use muninn_types::{PAGE_SIZE, PageNo};
 
 const STRICT: MoveMode = MoveMode {
@@ -231,7 +232,7 @@ fn pin(area: &Area) -> Option<Pin> {
 fn pinned_pages_are_busy() {
     let Some(s) = setup(1) else { return };
     let Some(pin) = pin(&s.program) else {
-        return println!("skipped: no io_uring to pin a page with");
+        return skip("no io_uring to pin a page with");
     };
     assert_eq!(
         move_pages(&s.of_stage, s.stage.page(0), s.program.range(), STRICT),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use muninn_sys::epoll::Interest;
 use muninn_sys::memory::Mapping;
 use muninn_sys::socket::{Address, ByteStream, ConnectError, Listener, Piece, Stream, Transfer};
+use muninn_testing::skip;
 use muninn_types::{Bytes, Class};
 use rustix::net::sockopt;
 
@@ -124,7 +125,7 @@ fn classes_are_marked_in_packets() {
 #[test]
 fn ipv6_carries_the_mark_too() {
     let Ok(listener) = Listener::bind(&"[::1]:0".parse().unwrap()) else {
-        println!("skipped: this machine has no IPv6");
+        skip("this machine has no IPv6");
         return;
     };
     let client = Stream::connect(listener.address(), SOON).unwrap();

@@ -1,9 +1,13 @@
-//! Identifiers. None of them can be used in the place of another.
+//! Identifiers. None of them can be used in the place of another. Those that people compare between
+//! two lists are printed with all their digits: one is never the beginning of another.
 
 use std::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        id!($(#[$doc])* $name($inner), $prefix, "{:x}");
+    };
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal, $digits:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub $inner);
@@ -16,15 +20,15 @@ macro_rules! id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&format!(concat!($prefix, "{:x}"), self.0))
+                f.pad(&format!(concat!($prefix, $digits), self.0))
             }
         }
     };
 }
 
 id!(/** A memory server, numbered by the client in the order of its pool. */ ServerId(u32), "server-");
-id!(/** One client at one server. Unique for the life of the server. */ SessionId(u64), "s");
-id!(/** An extent of server memory owned by one session. Never used twice by a server. */ GrantId(u64), "g");
+id!(/** One client at one server. Unique for the life of the server. */ SessionId(u64), "s", "{:016x}");
+id!(/** An extent of server memory owned by one session. Never used twice by a server. */ GrantId(u64), "g", "{:016x}");
 id!(/** A piece of the server's pool, one memory file each. */ SegmentId(u32), "seg-");
 id!(/** One page inside a grant, counted from its start. */ Slot(u32), "slot-");
 id!(/** A connection as its server numbers it. */ ConnId(u64), "c");
@@ -39,5 +43,18 @@ impl PageNo {
     }
     pub const fn addr(self) -> u64 {
         self.0 << crate::PAGE_SHIFT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_and_grants_have_all_their_digits() {
+        assert_eq!(SessionId(0x12).to_string(), "s0000000000000012");
+        assert_eq!(GrantId(u64::MAX).to_string(), "gffffffffffffffff");
+        assert_eq!(format!("{:20}|", SessionId(1)), "s0000000000000001   |");
+        assert_eq!(Slot(0x1f).to_string(), "slot-1f");
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::layout::MESSAGE_MAX;
+use crate::layout::{MESSAGE_MAX, Seat};
 use crate::{Counters, PLACES_MAX, find_all, find_by_pid};
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
@@ -104,9 +104,12 @@ fn places_of_the_dead_are_used_again_and_never_those_of_the_living() {
     let own = ProcessId::of(std::process::id()).unwrap();
     let dead = ProcessId::of(idler.0.id()).unwrap();
     idler.end();
+    job.page
+        .places_used
+        .store(PLACES_MAX as u64, Ordering::Relaxed);
     for (seat, index) in job.page.places.iter().zip(0..) {
         let word = if index == 77 { dead } else { own }.word();
-        seat.owner.store(word, Ordering::Relaxed);
+        job.page.owners[index].store(word, Ordering::Relaxed);
         seat.counters.evicted.store(1, Ordering::Relaxed);
     }
     let idler = Idler::start();
@@ -118,7 +121,7 @@ fn places_of_the_dead_are_used_again_and_never_those_of_the_living() {
     assert!(job.take_place(late.0.id()).is_none(), "all are taken");
     // One that died while it emptied a place, and one whose word is nonsense.
     for word in [crate::layout::CLEARING | dead.word(), 3] {
-        job.page.places[5].owner.store(word, Ordering::Relaxed);
+        job.page.owners[5].store(word, Ordering::Relaxed);
         let place = job.take_place(late.0.id()).unwrap();
         assert_eq!(place.index(), 5);
     }
@@ -170,7 +173,7 @@ fn a_file_that_makes_no_sense_is_an_error() {
     std::fs::write(&path, "short").unwrap();
     let damaged = |why| format!("{shown} is not the page of a job, or is damaged ({why})");
     assert_eq!(refusal(&path), damaged("it is too short"));
-    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    std::fs::write(&path, vec![7; size_of::<Layout>()]).unwrap();
     assert_eq!(refusal(&path), damaged("it does not begin as one does"));
 
     let made = job();
@@ -227,7 +230,13 @@ proptest! {
 
 #[test]
 fn the_page_is_small_and_counters_are_apart() {
-    assert!(Shared::<Layout>::LEN < Bytes::kib(256));
-    assert_eq!(align_of::<crate::layout::Seat>(), 64);
+    // The rest of the file is a hole.
+    let ready = std::mem::offset_of!(Layout, places) + crate::PLACES_READY * size_of::<Seat>();
+    assert!(ready < 128 << 10, "{ready}");
+    let made = job();
+    let file = std::fs::metadata(made.0.path()).unwrap();
+    let taken = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
+    assert!(taken < 256 << 10, "{taken}");
+    assert_eq!(align_of::<Seat>(), 64);
     assert_eq!(size_of::<Counters>(), 8 * Counters::NAMES.len());
 }

@@ -3,6 +3,7 @@
 use crate::common::{options, place};
 use muninn_net::Pool;
 use muninn_sys::proc::{RealProc, sysctl};
+use muninn_testing::skip;
 use muninn_types::{Bytes, Class, Tag};
 use muninn_wire::{HEADER_LEN, Header, Kind, Refusal, seal_frame};
 use serde_json::Value;
@@ -295,7 +296,7 @@ fn told_so_it_listens_beyond_this_machine_without_a_key() {
 #[test]
 fn huge_pages_that_are_not_there_say_how_to_get_them() {
     if sysctl(&RealProc, "vm.nr_hugepages").is_ok_and(|pages| pages > 0) {
-        println!("skipped: this machine has huge pages in reserve");
+        skip("this machine has huge pages in reserve");
         return;
     }
     let place = place();

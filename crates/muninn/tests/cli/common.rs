@@ -2,6 +2,7 @@
 
 use muninn_net::{Pool, PoolOptions};
 use muninn_sys::signal::PidFd;
+use muninn_sys::uffd::OpenError;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -24,6 +25,24 @@ pub struct Place {
 pub fn place() -> Place {
     Place {
         dir: tempfile::tempdir().unwrap(),
+    }
+}
+
+/// Whether programs can have far memory here: false, counted as a skip, only where the kernel or the
+/// user's rights give no userfaultfd.
+#[allow(dead_code)] // not every suite that shares this file asks
+pub fn far_memory_possible() -> bool {
+    match muninn::cmd::run::userfaultfd() {
+        Ok(()) => true,
+        Err(
+            error @ (OpenError::NotPermitted { .. }
+            | OpenError::NotHere
+            | OpenError::Missing { .. }),
+        ) => {
+            muninn_testing::skip(error);
+            false
+        }
+        Err(error) => panic!("{error}"),
     }
 }
 

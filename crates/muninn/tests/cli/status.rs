@@ -49,6 +49,11 @@ fn sessions_grants_traffic_and_refusals_are_counted() {
         names,
         [("near".into(), "shm".into()), ("far".into(), "tcp".into())]
     );
+    for session in sessions {
+        // All digits, also of a number that begins with zeros.
+        let id = session["id"].as_str().unwrap();
+        assert_eq!((id.len(), &id[..1]), (17, "s"), "{id}");
+    }
     assert_eq!(sessions[1]["pid"], std::process::id());
     assert_eq!(sessions[1]["granted_bytes"], 64 << 10);
 

@@ -56,6 +56,7 @@ fn jobs_are_shown_with_their_processes() {
         .limit_share_bytes
         .store(64 << 20, Ordering::Relaxed);
     held.job.leave_message(held.program, "just a word");
+    let waiting = seat.waits_for(muninn_job::Waiting::PoolFull);
 
     for args in [&["status", "--jobs", "--json"][..], &["status", "--json"]] {
         let ended = place.run(args);
@@ -69,6 +70,8 @@ fn jobs_are_shown_with_their_processes() {
         assert_eq!(processes.len(), 1);
         assert_eq!(processes[0]["pid"], held.program);
         assert_eq!(processes[0]["far_bytes"], 7 << 20);
+        assert_eq!(processes[0]["waiting_for"], "pool-full");
+        assert!(processes[0]["waiting_ms"].as_u64() < Some(60_000));
         let words = format!("process {}: just a word", held.program);
         assert_eq!(job["message"], words);
     }
@@ -82,6 +85,13 @@ fn jobs_are_shown_with_their_processes() {
     ] {
         assert!(shown.contains(&part), "{part:?} is not in:\n{shown}");
     }
+    let begin = format!("sh: process {} has waited ", held.program);
+    let end = shown.lines().find_map(|line| line.strip_prefix(&begin));
+    let end = end.unwrap_or_else(|| panic!("no wait in:\n{shown}"));
+    assert!(end.ends_with(" for memory: all servers are full"), "{end}");
+    drop(waiting);
+    let shown = place.run(&["status", "--jobs"]).out;
+    assert!(!shown.contains(&begin), "{shown}");
     held.let_go(&place);
     let ended = place.run(&["status", "--jobs", "--json"]);
     assert_eq!(own(&ended, launcher), None, "it is over");

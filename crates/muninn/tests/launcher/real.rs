@@ -1,28 +1,16 @@
 //! The launcher's commands with the runtime in the program: a limit that is changed while processes
 //! hold memory, and a profile.
 
-use crate::common::{Ended, Place, Running, place};
+use crate::common::{Ended, Place, Running, far_memory_possible, place};
 use crate::launch::{left_behind, until};
 use muninn_sys::proc::{RealProc, status};
 use muninn_sys::signal::PidFd;
-use muninn_sys::uffd::supported_features;
 use muninn_types::Bytes;
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// One line of 96 MiB: `tail` has to keep it until it has seen the end of it.
 const ONE_LINE: &str = "yes muninn | tr -d '\\n' | head -c 100663296";
-
-/// Whether programs can have far memory here; says why not.
-fn possible() -> bool {
-    match supported_features() {
-        Ok(_) => true,
-        Err(error) => {
-            println!("skipped: {error}");
-            false
-        }
-    }
-}
 
 fn json(ended: &Ended) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
@@ -37,7 +25,7 @@ fn job(place: &Place, launcher: u32) -> Option<Value> {
 
 #[test]
 fn a_lower_limit_takes_effect_while_processes_hold_memory() {
-    if !possible() {
+    if !far_memory_possible() {
         return;
     }
     let place = place();
@@ -70,7 +58,7 @@ fn a_lower_limit_takes_effect_while_processes_hold_memory() {
 
 #[test]
 fn a_killed_server_ends_those_who_had_pages_there_and_nothing_hangs() {
-    if !possible() {
+    if !far_memory_possible() {
         return;
     }
     let place = place();
@@ -118,7 +106,7 @@ fn server_of(launcher: u32) -> u32 {
 
 #[test]
 fn a_profile_is_measured_and_the_simulator_reads_it() {
-    if !possible() {
+    if !far_memory_possible() {
         return;
     }
     let place = place();

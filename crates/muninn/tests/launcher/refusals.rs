@@ -3,6 +3,7 @@
 use crate::common::{BINARY, Ended, Place, Running, place};
 use crate::launch::{harmless_library, left_behind, run, run_command};
 use muninn_sys::proc::{RealProc, own_uid, sysctl};
+use muninn_testing::skip;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -96,7 +97,7 @@ fn programs_that_cannot_be_run() {
 #[test]
 fn a_program_that_gains_rights() {
     if own_uid() != 0 {
-        println!("skipped: only root can give a file to somebody else");
+        skip("only root can give a file to somebody else");
         return;
     }
     let place = place();
@@ -258,7 +259,7 @@ fn a_user_who_may_not_have_userfaultfd() {
     let device = std::fs::metadata("/dev/userfaultfd");
     let device_open = device.is_ok_and(|meta| meta.permissions().mode() & 0o006 == 0o006);
     if own_uid() != 0 || open_to_all || device_open {
-        println!("skipped: needs root to become somebody who may not have it");
+        skip("needs root to become somebody who may not have it");
         return;
     }
     let place = place();

@@ -3,6 +3,7 @@
 
 use crate::common::place;
 use crate::harness::{LOCAL, SIZE, cannot_run, checker, full, run, run_far, serve, until_returned};
+use muninn_testing::skip;
 
 /// Runs a check over shared memory. `far`: so much of it must have been away that it shows.
 fn check(words: &[&str], far: bool) {
@@ -14,7 +15,7 @@ fn check(words: &[&str], far: bool) {
     let ran = run_far(&place, &["--local", LOCAL], &all);
     let said = ran.out.lines().next().unwrap_or_default();
     if said.starts_with("skip") {
-        println!("skipped: {said}");
+        skip(said);
         return;
     }
     assert!(said.starts_with("ok "), "{ran:#?}");

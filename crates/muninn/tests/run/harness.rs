@@ -3,6 +3,7 @@
 use crate::common::{BINARY, Place, Served};
 use muninn_job::{Job, Snapshot};
 use muninn_sys::signal::PidFd;
+use muninn_testing::skip;
 use muninn_types::Bytes;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -24,17 +25,10 @@ pub fn full() -> bool {
     std::env::var_os("MUNINN_TEST_FULL").is_some_and(|value| value == "1")
 }
 
-/// Why far memory cannot be used here; printed once by every test that is skipped for it.
+/// Whether this kernel, or this user's rights, give no userfaultfd: counted as a skip of the test that
+/// asks. That `muninn run` fails for another reason is for the test to find.
 pub fn cannot_run() -> bool {
-    static REASON: OnceLock<Option<String>> = OnceLock::new();
-    let reason = REASON.get_or_init(|| {
-        let ended = crate::common::place().run(&["run", "--local", "64MiB", "--", "true"]);
-        (ended.code != Some(0)).then(|| ended.err.trim().to_string())
-    });
-    if let Some(reason) = reason {
-        println!("skipped: {reason}");
-    }
-    reason.is_some()
+    !crate::common::far_memory_possible()
 }
 
 /// The first of these that is installed; prints which are missing if none is.
@@ -47,7 +41,7 @@ pub fn program(names: &[&'static str]) -> Option<&'static str> {
     };
     let found = names.iter().find(there);
     if found.is_none() {
-        println!("skipped: none of {names:?} is installed");
+        skip(format!("none of {names:?} is installed"));
     }
     found.copied()
 }

@@ -12,6 +12,7 @@ mod contents;
 mod ends;
 mod harness;
 mod limit;
+mod many;
 mod nothing;
 mod programs;
 mod redis;

@@ -195,6 +195,22 @@ impl Mapping {
         self.advise(0, self.len, advice, "populate")
     }
 
+    /// Takes the memory for a part of a writable mapping, in whole pages: an error here is no signal
+    /// later. Where the kernel cannot (before Linux 5.14), nothing happens.
+    pub fn take(&self, offset: u64, len: Bytes) -> Result<(), MemoryError> {
+        let page = PAGE_SIZE as u64;
+        let start = offset / page * page;
+        let end = offset.saturating_add(len.0).next_multiple_of(page);
+        let size = self.whole_pages(start, Bytes(end.min(self.len as u64) - start))?;
+        match self.advise(start, size, Advice::LinuxPopulateWrite, "populate") {
+            Err(MemoryError::Range {
+                source: Errno::INVAL,
+                ..
+            }) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Keeps all pages in memory until the mapping is dropped.
     pub fn lock(&self) -> Result<(), MemoryError> {
         // SAFETY: the range is ours; locking changes no bytes.

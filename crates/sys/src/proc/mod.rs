@@ -198,6 +198,17 @@ pub fn status(source: &impl ProcSource, pid: i32) -> Result<Status, ProcError> {
     Ok(Status::parse(&buffer[..n]))
 }
 
+/// Faults of this process that no I/O was needed for, ever. One system call.
+pub fn own_minor_faults() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is ours; the call fills it or leaves the zeros, which are a value of it.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_minflt).unwrap_or(0)
+}
+
 /// Memory of a process by kind, shared pages counted in part; `pid` 0 is this one.
 pub fn smaps_rollup(source: &impl ProcSource, pid: i32) -> Result<SmapsRollup, ProcError> {
     let mut buffer = [0; TEXT_MAX];

@@ -122,6 +122,8 @@ pub struct SmapsRollup {
     pub rss: Bytes,
     /// Shared pages counted in equal parts for each of their users.
     pub pss: Bytes,
+    /// The part of that which is of no file.
+    pub pss_anonymous: Bytes,
     pub private_clean: Bytes,
     pub private_dirty: Bytes,
     pub anonymous: Bytes,
@@ -137,6 +139,7 @@ impl SmapsRollup {
             match name {
                 b"Rss" => rollup.rss = kib(value),
                 b"Pss" => rollup.pss = kib(value),
+                b"Pss_Anon" => rollup.pss_anonymous = kib(value),
                 b"Private_Clean" => rollup.private_clean = kib(value),
                 b"Private_Dirty" => rollup.private_dirty = kib(value),
                 b"Anonymous" => rollup.anonymous = kib(value),

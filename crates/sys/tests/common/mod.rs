@@ -11,6 +11,7 @@ use muninn_sys::uffd::{
     CopyMode, Event, EventBuffer, FaultDevice, Features, OpenError, PageRange, Partial,
     RegisterMode, Userfaultfd,
 };
+use muninn_testing::skip;
 use muninn_types::{Bytes, PAGE_SIZE, PageNo};
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -27,7 +28,7 @@ pub fn open(features: Features) -> Option<Userfaultfd> {
             | OpenError::Missing { .. }
             | OpenError::ForkNotPermitted),
         ) => {
-            println!("skipped: {error}");
+            skip(error);
             None
         }
         Err(error) => panic!("{error}"),

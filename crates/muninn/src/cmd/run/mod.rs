@@ -4,6 +4,7 @@
 //! program with the library in `LD_PRELOAD`, passes signals on, waits for everybody, and says what it
 //! took. It has no part in paging: that happens inside the program.
 
+mod accounts;
 mod elf;
 pub mod library;
 pub mod limit;
@@ -240,6 +241,6 @@ fn servers(args: &Args, config: &Config, job: &muninn_job::Config) -> Result<Ser
 }
 
 /// Whether this user may have userfaultfd at all, and the kernel has what is needed.
-fn userfaultfd() -> Result<(), OpenError> {
+pub fn userfaultfd() -> Result<(), OpenError> {
     Userfaultfd::open(FEATURES_NEEDED, Features::NONE).map(drop)
 }

@@ -9,9 +9,12 @@
 //! the program twice. A descendant of the program is not killed with us; it ends when it needs a page
 //! from a server that ended with us.
 
+use super::accounts::Accounts;
 use super::pool::Servers;
 use crate::failure::Failure;
 use muninn_job::Job;
+use muninn_sys::epoll::{Events, Interest};
+use muninn_sys::limits;
 use muninn_sys::reap::{self, Event};
 use muninn_sys::relay::{Arrived, Relay, signal_name};
 use muninn_sys::{child, signal::PidFd};
@@ -19,8 +22,10 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
-/// How often the job's memory is added up, for its peak.
-const LOOK: Duration = Duration::from_millis(50);
+/// How long nothing is heard before children are looked for all the same.
+const LOOK: Duration = Duration::from_secs(1);
+/// Our signals, among the processes whose ends are waited for.
+const SIGNALS: u64 = 0;
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,22 +86,36 @@ impl<'a> Supervisor<'a> {
             Failure::failed(format!("cannot start {name}: {error}"))
         })?;
         let program = program.id();
-        let mut end = None;
-        for turn in 0u64.. {
-            let arrived = self.relay.wait(Some(LOOK)).map_err(Failure::failed)?;
+        // After the start, so that the program has the limits that we were given: one descriptor is
+        // needed for each of its processes. Without, their ends are noticed later.
+        let _ = limits::raise_open_files();
+        let accounts = Accounts::keep(self.job)?;
+        let ends = accounts.ends();
+        ends.add(&self.relay, SIGNALS, Interest::READ)
+            .map_err(Failure::failed)?;
+        let (mut end, mut events) = (None, Events::default());
+        loop {
+            let heard = ends
+                .wait(&mut events, Some(LOOK))
+                .map_err(Failure::failed)?;
+            for event in events.iter().filter(|event| event.token != SIGNALS) {
+                accounts.ended(event.token);
+            }
+            let mut arrived = heard == 0;
             while let Some(signal) = self.relay.take() {
+                arrived = true;
                 self.pass_on(signal, program, end.is_some());
             }
-            // Also when the time is over: signals of children may be lost in one another.
+            // Whoever is left may stay for long, and looking for them costs something. When the time
+            // is over it is done all the same.
+            if !arrived {
+                continue;
+            }
             self.reap(program, &mut end);
-            self.job.note_footprint();
-            // Whoever is left may stay for long, and looking for them costs something.
-            let look = arrived || turn.is_multiple_of(20);
-            if let Some(end) = end.filter(|_| look && self.others().is_empty()) {
+            if let Some(end) = end.filter(|_| self.others().is_empty()) {
                 return Ok(end);
             }
         }
-        unreachable!("the turns never end")
     }
 
     fn pass_on(&self, arrived: Arrived, program: u32, ended: bool) {

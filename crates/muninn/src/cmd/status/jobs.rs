@@ -2,8 +2,10 @@
 
 use crate::ui::Table;
 use muninn_job::{Found, Job, Snapshot};
-use muninn_types::Bytes;
+use muninn_sys::clock;
+use muninn_types::{Bytes, format_duration};
 use serde::Serialize;
+use std::time::Duration;
 
 /// A job as it is shown.
 #[derive(Debug, Serialize)]
@@ -24,6 +26,13 @@ pub struct JobShown {
 #[derive(Debug, Serialize)]
 pub struct ProcessShown {
     pub pid: u32,
+    /// What it waits for, and how long it has, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_ms: Option<u64>,
+    #[serde(skip)]
+    waits: Option<String>,
     #[serde(flatten)]
     pub counters: Snapshot,
 }
@@ -40,9 +49,23 @@ fn shown(found: &Found) -> Option<JobShown> {
     // One that ends at this moment, or is damaged, is not worth an error here.
     let config = job.config().ok()?;
     let alive = job.places().filter(|place| place.is_alive());
-    let processes = alive.map(|place| ProcessShown {
-        pid: place.pid(),
-        counters: place.counters().snapshot(),
+    let processes = alive.map(|place| {
+        let waiting = place.waiting();
+        let waited = |since| Duration::from(clock::now().saturating_sub(since));
+        ProcessShown {
+            pid: place.pid(),
+            waiting_for: waiting.map(|(reason, _)| reason.name()),
+            waiting_ms: waiting.map(|(_, since)| waited(since).as_millis() as u64),
+            waits: waiting.map(|(reason, since)| {
+                format!(
+                    "process {} has waited {} for {}",
+                    place.pid(),
+                    format_duration(waited(since)),
+                    reason.describe()
+                )
+            }),
+            counters: place.counters().snapshot(),
+        }
     });
     Some(JobShown {
         name: config.name,
@@ -91,6 +114,9 @@ pub fn describe(jobs: &[JobShown]) -> String {
     }
     let mut text = table.to_string();
     for job in jobs {
+        for waits in job.processes.iter().filter_map(|p| p.waits.as_ref()) {
+            text += &format!("\n{}: {waits}", job.name);
+        }
         if let Some(message) = &job.message {
             text += &format!("\n{}: {message}", job.name);
         }
