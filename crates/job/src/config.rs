@@ -30,6 +30,11 @@ pub struct Config {
     pub no_move: bool,
     /// The program was started with huge pages allowed.
     pub huge_pages: bool,
+    /// The launcher's door, its namespace of process numbers, and its user: a runtime that finds
+    /// itself elsewhere asks there.
+    pub door: String,
+    pub namespace: u64,
+    pub user: u32,
 }
 
 /// Why a text is not a [`Config`].
@@ -70,6 +75,9 @@ impl Config {
             "max-far" => self.max_far = Some(read("max-far", value)?),
             "no-move" => self.no_move = read("no-move", value)?,
             "huge-pages" => self.huge_pages = read("huge-pages", value)?,
+            "door" => self.door = value.to_string(),
+            "namespace" => self.namespace = read("namespace", value)?,
+            "user" => self.user = read("user", value)?,
             _ => return Err(ConfigError::Unknown(name.to_string())),
         }
         Ok(())
@@ -92,7 +100,10 @@ impl fmt::Display for Config {
             writeln!(f, "max-far={bytes}")?;
         }
         writeln!(f, "no-move={}", self.no_move)?;
-        writeln!(f, "huge-pages={}", self.huge_pages)
+        writeln!(f, "huge-pages={}", self.huge_pages)?;
+        writeln!(f, "door={}", escape(&self.door))?;
+        writeln!(f, "namespace={}", self.namespace)?;
+        writeln!(f, "user={}", self.user)
     }
 }
 

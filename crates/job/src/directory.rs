@@ -116,10 +116,11 @@ fn private_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A directory (not a link to one) of this user, which nobody else may enter.
+/// A directory (not a link to one) of this user, in which nobody else may look around. Those who
+/// know a name may come: what lies there has permissions of its own.
 fn is_private(dir: &Path, uid: u32) -> bool {
     fs::symlink_metadata(dir)
-        .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0)
+        .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid && meta.mode() & 0o066 == 0)
 }
 
 fn own_name() -> String {

@@ -88,11 +88,15 @@ impl Job {
     pub fn open(path: impl Into<PathBuf>) -> Result<Job, JobError> {
         let path = path.into();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let file = match opened {
-            Ok(file) => file,
-            Err(source) => return Err(JobError::Open { path, source }),
-        };
-        let page = map(&file, &path)?;
+        match opened {
+            Ok(file) => Job::of_file(&file, path),
+            Err(source) => Err(JobError::Open { path, source }),
+        }
+    }
+
+    /// The job in a file that was opened by somebody else.
+    pub fn of_file(file: &File, path: PathBuf) -> Result<Job, JobError> {
+        let page = map(file, &path)?;
         let malformed = |why| JobError::Malformed {
             path: path.clone(),
             why,
@@ -218,7 +222,12 @@ impl Job {
     /// of what is now set to 0: it has executed another program. `None` when there
     /// are [`crate::PLACES_MAX`] others alive.
     pub fn take_place(&self, pid: u32) -> Option<Place> {
-        Place::take(&self.page, ProcessId::of(pid)?)
+        self.take_place_of(ProcessId::of(pid)?)
+    }
+
+    /// The same for a process as its launcher knows it.
+    pub fn take_place_of(&self, process: ProcessId) -> Option<Place> {
+        Place::take(&self.page, process)
     }
 
     /// Places that are taken. Those of processes that died without giving them back are among them:

@@ -12,6 +12,7 @@
 mod config;
 mod counters;
 mod directory;
+mod door;
 mod job;
 mod layout;
 mod look;
@@ -22,6 +23,7 @@ mod waiting;
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
 pub use directory::{Found, PREFIX, find_all, find_by_pid, own_directory};
+pub use door::{Porter, Visit, new_name as new_door_name};
 pub use job::{Job, JobError, Message, Peaks};
 pub use look::{Looked, Looker};
 pub use place::Place;
@@ -34,3 +36,6 @@ pub const VARIABLE: &str = "MUNINN_JOB";
 pub const PLACES_MAX: usize = 4096;
 /// Places whose memory is taken when a job starts; that of others when they are.
 pub const PLACES_READY: usize = 64;
+
+/// A second variable, beside [`VARIABLE`]: the name of the launcher's door.
+pub const DOOR_VARIABLE: &str = "MUNINN_DOOR";

@@ -60,6 +60,8 @@ pub enum Fatal {
 /// How far held pages may pass the allowance when nothing can be moved, before a full pool ends the
 /// program.
 const OVERDRAFT: u64 = Bytes::mib(8).0 / PAGE_SIZE as u64;
+/// How far they may while the address space is changing.
+const ADVANCE: u64 = Bytes::mib(2).0 / PAGE_SIZE as u64;
 /// How long a full pool is waited for, and how often it is asked.
 const FULL_PATIENCE: Nanos = Nanos::millis(12_000);
 const FULL_PAUSE: Duration = Duration::from_millis(5);
@@ -69,6 +71,16 @@ const STAGED_SHARE: u64 = 16;
 const GIVE_BACK_PAGES: u64 = 32;
 const STAGED_MIN: u64 = 64;
 const STAGED_MAX: u64 = 4096;
+
+/// Whether there is room for pages that are about to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Made,
+    /// Only above what is allowed, because nothing can leave.
+    None,
+    /// Not before the address space has come to rest.
+    Later,
+}
 
 #[derive(Debug)]
 pub struct Engine<K, F> {
@@ -334,25 +346,28 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.held() <= pages
     }
 
-    /// Makes room for pages that are about to come, if memory is short; false where they can only
-    /// come above what is allowed, because nothing can leave.
-    pub(crate) fn make_room(&mut self, pages: u64) -> Result<bool, Fatal> {
+    /// Makes room for pages that are about to come, if memory is short.
+    pub(crate) fn make_room(&mut self, pages: u64) -> Result<Room, Fatal> {
         if self.has_room(pages) || self.drop_some(pages) {
-            return Ok(true);
+            return Ok(Room::Made);
         }
-        if self.resting {
-            self.check_overdraft()?;
-            return Ok(false);
+        if !self.resting {
+            add(&self.counters().direct_reclaims, 1);
+            let evicted = self.evict_some(true)?;
+            if self.drop_some(pages) {
+                return Ok(Room::Made);
+            }
+            match evicted {
+                Evicted::Nothing => self.resting = true,
+                // It will be possible in a moment; a little may come in until then.
+                _ if self.held() + pages > self.allowed.saturating_add(ADVANCE) => {
+                    return Ok(Room::Later);
+                }
+                _ => return Ok(Room::None),
+            }
         }
-        add(&self.counters().direct_reclaims, 1);
-        if self.evict_some(true)? == Evicted::Nothing {
-            self.resting = true;
-        }
-        let room = self.drop_some(pages);
-        if !room {
-            self.check_overdraft()?;
-        }
-        Ok(room)
+        self.check_overdraft()?;
+        Ok(Room::None)
     }
 
     fn drop_some(&mut self, pages: u64) -> bool {

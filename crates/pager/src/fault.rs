@@ -10,7 +10,7 @@
 
 use crate::below::{Far, FarError, Kernel, Transfer};
 use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, bit, place_of, places, span};
-use crate::engine::{Engine, Fatal, add};
+use crate::engine::{Engine, Fatal, Room, add};
 use crate::hash::Hash;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
@@ -214,8 +214,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         page: PageNo,
         window: Option<&prefetch::Window>,
     ) -> Result<Served, Fatal> {
+        if self.make_room(1)? == Room::Later {
+            return Ok(Served::Later);
+        }
         let one = self.arriving(page);
-        self.make_room(1)?;
         let Some(window) = window else {
             return self.bring_in(&[one], Some(page));
         };
@@ -238,7 +240,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let (number, staged) = (chunk.number, chunk.staged);
             crate::fork::count_near(1);
             for place in places(staged) {
-                if self.unstage(index, place)? == Served::Later {
+                // It may have come along with another.
+                let is_staged = self.table.get(index).staged & bit(place) != 0;
+                if is_staged && self.unstage(index, place)? == Served::Later {
                     return Ok(false);
                 }
             }
@@ -319,7 +323,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             }
             let page = PageNo(upper << 32 | u64::from(index.0));
             // Evicting for one neighbour may bring another's chunk into motion, never a remote page.
-            if window.landing == Landing::Mapped && !self.make_room(batch.len() as u64 + 1)? {
+            let wanted = batch.len() as u64 + 1;
+            if window.landing == Landing::Mapped && self.make_room(wanted)? != Room::Made {
                 break;
             }
             batch.push(self.arriving(page));
@@ -521,9 +526,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let fill = touch.handle_touch(page.0, BATCH_MAX as u64, is_untouched);
         self.first_touch = touch;
         let range = match self.make_room(fill.pages)? {
-            true => PageRange::new(PageNo(fill.first), fill.pages),
+            Room::Made => PageRange::new(PageNo(fill.first), fill.pages),
             // Above what is allowed: no more than must be.
-            false => PageRange::one(page),
+            Room::None => PageRange::one(page),
+            Room::Later => return Ok(Served::Later),
         };
         let served = self.fill_new(range, page, write);
         if served == Served::Done {

@@ -262,6 +262,7 @@ enum Step {
     Quiesce,
     /// A program in a hurry, several threads at once.
     Manner(bool),
+    Ward(bool),
     Refuse(Call, Script),
 }
 
@@ -286,6 +287,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (page, any::<bool>()).prop_map(|(at, pin)| Step::Pin(at, pin)),
         1 => Just(Step::Quiesce),
         1 => any::<bool>().prop_map(Step::Manner),
+        1 => any::<bool>().prop_map(Step::Ward),
         1 => refusals.prop_map(|script| Step::Refuse(Call::Move, script)),
         1 => copies.prop_map(|script| Step::Refuse(Call::Copy, script)),
     ];
@@ -337,7 +339,9 @@ fn run(world: &mut World, steps: &[Step]) {
                 let page = PageRange::one(world.space.page(at as u64));
                 world.space.set_busy(page, pin);
             }
-            Step::Quiesce => world.engine.quiesce(),
+            Step::Quiesce => world.engine.slots.freeze(),
+            Step::Ward(true) => world.engine.slots.pin(),
+            Step::Ward(false) => world.engine.slots.unpin(),
             Step::Manner(hurry) => {
                 world.engine.set_hurry(hurry);
             }

@@ -62,11 +62,11 @@ pub fn open_program_device() -> Result<(Userfaultfd, bool), OpenError> {
 
 /// Whether the kernel can move pages; an error if it cannot protect them from writes either.
 pub fn can_move() -> Result<bool, OpenError> {
-    let device = Userfaultfd::open(Features::NONE, Features::MOVE)?;
+    let device = Userfaultfd::open_user_mode_only(Features::NONE, Features::MOVE)?;
     if device.features().contains(Features::MOVE) {
         return Ok(true);
     }
-    Userfaultfd::open(Features::PAGEFAULT_FLAG_WP, Features::NONE).map(|_| false)
+    Userfaultfd::open_user_mode_only(Features::PAGEFAULT_FLAG_WP, Features::NONE).map(|_| false)
 }
 
 impl Process {
@@ -84,7 +84,10 @@ impl Process {
         let range = PageRange::new(PageNo::of_addr(frames.addr()), FRAMES);
         let _ = program::keep_from_children(range);
         // Nobody answers for absent frames, so nobody may wait for them (mlockall would).
-        let staging = Userfaultfd::open(Features::SIGBUS, Features::MOVE)?;
+        let staging = Userfaultfd::open(Features::SIGBUS, Features::MOVE).or_else(|error| {
+            // Only we touch them, so this needs no permission.
+            Userfaultfd::open_user_mode_only(Features::SIGBUS, Features::MOVE).map_err(|_| error)
+        })?;
         let process = Process {
             program,
             staging,

@@ -19,15 +19,15 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use crate::ward::{DONE, HERITAGE, Wards};
-use muninn_job::{Config, Job, Place};
+use muninn_job::{Config, Job, Place, Visit};
 use muninn_net::{Control, Keeping, Key, SessionOptions, Transport};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
 use muninn_sys::own::{self, Fate, Priority, Program};
 use muninn_sys::pm_qos;
-use muninn_sys::proc::StatmReader;
+use muninn_sys::proc::{self, ProcessId, StatmReader};
 use muninn_sys::socket::Link;
-use muninn_sys::uffd::{FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
+use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -57,6 +57,8 @@ fn on_panic(panic: &std::panic::PanicHookInfo<'_>) {
     if let Some(job) = unsafe { WITNESS.load(Ordering::Acquire).as_ref() } {
         job.leave_message(own::program_pid(), &format!("internal error: {panic}"));
     }
+    // Here, and not by unwinding: that asks the loader, whose tables may be far.
+    own::end_program(SIGBUS)
 }
 
 pub struct Runtime {
@@ -97,7 +99,8 @@ impl Runtime {
             Ok(config) => config,
             Err(why) => fail(&job, &why.to_string()),
         };
-        let Some(place) = job.take_place(own::program_pid()) else {
+        let known = settle_in(&config);
+        let Some(place) = known.and_then(|process| job.take_place_of(process)) else {
             if program.wait(Duration::ZERO) != Fate::Runs {
                 return;
             }
@@ -124,7 +127,7 @@ impl Runtime {
     /// The steward's work.
     fn watch(&self, watched: Program, letter: Option<Letter>) -> Result<(), String> {
         let statm = StatmReader::open().map_err(text)?;
-        let program = std::fs::read_link("/proc/self/exe").map_err(text)?;
+        let program = std::fs::read_link(own::rooted("/proc/self/exe")).map_err(text)?;
         let program = program.into_os_string().into_encoded_bytes();
         let place = self.place.clone();
         let policy = self.config.threshold;
@@ -231,6 +234,28 @@ impl Runtime {
         spawn("muninn-pager", Box::new(work))?;
         Ok(shared)
     }
+}
+
+/// Finds the way to what the runtime needs: a companion of another user than the launcher, in another
+/// root or among other numbers of processes asks the launcher. The program, as the launcher knows it;
+/// `None` if it has ended.
+fn settle_in(config: &Config) -> Option<ProcessId> {
+    let namespace = own::pid_namespace();
+    let at_home = namespace == Some(config.namespace) && proc::own_uid() == config.user;
+    let visit = match at_home {
+        true => None,
+        false => Visit::pay(&config.door, own::program_pid()),
+    };
+    let Some(visit) = visit else {
+        return ProcessId::of(own::program_pid());
+    };
+    if namespace.is_none() {
+        let _ = own::enter_root(&visit.root);
+    }
+    uffd::use_device(visit.device);
+    // Whichever numbers `/proc` shows here: when the program began is the same.
+    let program = ProcessId::of(own::program_pid()).or_else(|| ProcessId::of(visit.pid))?;
+    program.under(visit.pid)
 }
 
 /// Opens a session at each server of the pool.

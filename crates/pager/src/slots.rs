@@ -2,12 +2,12 @@
 //!
 //! A slot is named by one number, grant × 4,096 + place, so that slots that lie together far away
 //! are neighbours here. Runs of slots are given out in order (COMEX: pages that leave together lie
-//! together), from the grant in use until it is full. A grant that was shared with a child is
-//! *frozen*: its slots are read and forgotten, never written again, and the whole of it goes back
-//! when the last is forgotten.
+//! together), from the grant in use until it is full. Slots that a ward may read are *pinned*: not
+//! written to while there are wards. A grant that was shared with a child is *frozen*: its slots are
+//! read and forgotten, never written again, and the whole of it goes back when the last is forgotten.
 //!
 //! Invariant: a slot is given out at most once until it is freed; nothing is given out of a frozen
-//! grant.
+//! grant, and no pinned slot.
 
 use muninn_net::Grant;
 use muninn_types::PageNo;
@@ -36,12 +36,13 @@ struct Extent {
     slots: u32,
     /// A set bit is a slot in use.
     used: [u64; WORDS],
+    /// Slots that a ward may read: not written to, whether in use or not.
+    pinned: [u64; WORDS],
     /// The page in each slot, without the upper bits of its number.
     owners: Box<[u32; GRANT_SLOTS as usize]>,
     live: u32,
+    /// A server lets somebody else read it, and takes no writes any more.
     frozen: bool,
-    /// A server lets somebody else read it, so it will not take writes any more.
-    shared: bool,
     /// The parent's; kept to the end.
     inherited: bool,
 }
@@ -49,6 +50,24 @@ struct Extent {
 impl Extent {
     fn is_used(&self, place: u32) -> bool {
         self.used[place as usize / 64] >> (place % 64) & 1 != 0
+    }
+    fn is_pinned(&self, place: u32) -> bool {
+        self.pinned[place as usize / 64] >> (place % 64) & 1 != 0
+    }
+    fn is_free(&self, place: u32) -> bool {
+        !self.frozen && !self.is_used(place) && !self.is_pinned(place)
+    }
+    /// Slots that could be given out.
+    fn free(&self) -> u64 {
+        if self.frozen {
+            return 0;
+        }
+        let taken = self
+            .used
+            .iter()
+            .zip(&self.pinned)
+            .map(|(used, pinned)| used | pinned);
+        u64::from(self.slots) - taken.map(|word| u64::from(word.count_ones())).sum::<u64>()
     }
 }
 
@@ -81,10 +100,10 @@ impl Slots {
             grant,
             slots,
             used: [0; WORDS],
+            pinned: [0; WORDS],
             owners: Box::new([0; GRANT_SLOTS as usize]),
             live: 0,
             frozen,
-            shared: frozen,
             inherited: false,
         };
         if !frozen {
@@ -160,11 +179,11 @@ impl Slots {
             if extent.frozen || extent.live == extent.slots {
                 continue;
             }
-            let Some(first) = (from..extent.slots).find(|&place| !extent.is_used(place)) else {
+            let Some(first) = (from..extent.slots).find(|&place| extent.is_free(place)) else {
                 continue;
             };
             let mut len = 0;
-            while len < wanted && first + len < extent.slots && !extent.is_used(first + len) {
+            while len < wanted && first + len < extent.slots && extent.is_free(first + len) {
                 let place = first + len;
                 extent.used[place as usize / 64] |= 1 << (place % 64);
                 len += 1;
@@ -200,7 +219,7 @@ impl Slots {
     pub fn is_writable(&self, slot: SlotNo) -> bool {
         self.extents[slot.grant()]
             .as_ref()
-            .is_some_and(|e| !e.frozen)
+            .is_some_and(|e| !e.frozen && !e.is_pinned(slot.place()))
     }
 
     pub fn free(&mut self, slot: SlotNo) -> Freed {
@@ -212,7 +231,7 @@ impl Slots {
         extent.live -= 1;
         self.live -= 1;
         if !extent.frozen {
-            self.free += 1;
+            self.free += u64::from(!extent.is_pinned(place));
             return Freed::Slot;
         }
         if extent.live > 0 || extent.inherited {
@@ -223,31 +242,31 @@ impl Slots {
         Freed::Grant(grant)
     }
 
-    /// Nothing is written to the grants of now any more: a child reads them too.
+    /// A ward may read the slots that are in use now: they are not written to until [`Slots::unpin`].
+    pub fn pin(&mut self) {
+        for extent in self.extents.iter_mut().flatten() {
+            for (pinned, used) in extent.pinned.iter_mut().zip(&extent.used) {
+                *pinned |= used;
+            }
+        }
+    }
+
+    /// There are no wards any more.
+    pub fn unpin(&mut self) {
+        self.free = 0;
+        for extent in self.extents.iter_mut().flatten() {
+            extent.pinned = [0; WORDS];
+            self.free += extent.free();
+        }
+        // What was written meanwhile lies behind; let what comes fill the gaps.
+        self.cursor = SlotNo(0);
+    }
+
+    /// Nothing is written to the grants of now any more: somebody else reads them, for good.
     pub fn freeze(&mut self) {
         for extent in self.extents.iter_mut().flatten() {
-            if !extent.frozen {
-                extent.frozen = true;
-                self.free -= u64::from(extent.slots - extent.live);
-            }
-        }
-    }
-
-    /// The same, and not to be taken back.
-    pub fn freeze_for_good(&mut self) {
-        self.freeze();
-        for extent in self.extents.iter_mut().flatten() {
-            extent.shared = true;
-        }
-    }
-
-    /// Nobody else reads the grants any more that were not frozen for good.
-    pub fn thaw(&mut self) {
-        for extent in self.extents.iter_mut().flatten() {
-            if extent.frozen && !extent.shared {
-                extent.frozen = false;
-                self.free += u64::from(extent.slots - extent.live);
-            }
+            self.free -= extent.free();
+            extent.frozen = true;
         }
     }
 
@@ -283,12 +302,21 @@ mod tests {
             let mut slots = Slots::default();
             let mut model = BTreeSet::new();
             let mut frozen = BTreeSet::new();
+            let mut pinned: BTreeSet<SlotNo> = BTreeSet::new();
             let mut next = 0;
             for (kind, n) in steps {
                 match kind {
                     0 => {
                         next += 1;
                         slots.add(grant(next, u64::from(n) * 8));
+                    }
+                    1 if n >= 30 => {
+                        pinned.extend(model.iter().copied());
+                        slots.pin();
+                    }
+                    1 if n >= 20 => {
+                        pinned.clear();
+                        slots.unpin();
                     }
                     1 if n < 8 => {
                         frozen.extend(model.iter().copied());
@@ -298,7 +326,8 @@ mod tests {
                     2..=5 => {
                         let slot = model.iter().copied().nth(n as usize % model.len().max(1));
                         if let Some(slot) = slot {
-                            prop_assert_eq!(slots.is_writable(slot), !frozen.contains(&slot));
+                            let writable = !frozen.contains(&slot) && !pinned.contains(&slot);
+                            prop_assert_eq!(slots.is_writable(slot), writable);
                             model.remove(&slot);
                             frozen.remove(&slot);
                             slots.free(slot);
@@ -309,6 +338,7 @@ mod tests {
                             prop_assert!(len >= 1 && len <= n);
                             for slot in (first.0..first.0 + len).map(SlotNo) {
                                 prop_assert!(model.insert(slot), "{:?} given out twice", slot);
+                                prop_assert!(!pinned.contains(&slot), "{:?} is pinned", slot);
                                 prop_assert!(slots.grant_of(slot).is_some());
                             }
                         } else {

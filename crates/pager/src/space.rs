@@ -184,12 +184,4 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 .handle_resident(PageIndex(target.0), Arrival::FirstTouch);
         }
     }
-
-    /// Everything on its way out is let go, and grants of now are not written to any more: a child
-    /// is about to see what we see.
-    pub fn quiesce(&mut self) {
-        let resident = self.resident;
-        self.drop_staged(resident);
-        self.slots.freeze();
-    }
 }

@@ -9,7 +9,7 @@
 use crate::candidates::Candidates;
 use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
-use muninn_job::{Job, Place, Tally};
+use muninn_job::{Place, Tally};
 use muninn_policy::seat::{Look, Seat, Seating};
 use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
@@ -285,9 +285,9 @@ impl Steward {
         };
         let before = std::mem::replace(&mut self.looked, now);
         let look = Look {
-            faults: now.faults - before.faults,
-            prefetched: now.prefetched - before.prefetched,
-            changes: now.changes - before.changes,
+            faults: now.faults.saturating_sub(before.faults),
+            prefetched: now.prefetched.saturating_sub(before.prefetched),
+            changes: now.changes.saturating_sub(before.changes),
         };
         if let Some(pager) = shared.pager().filter(|_| self.cpus.len() > 1) {
             match self.seating.handle_look(look) {

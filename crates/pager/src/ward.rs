@@ -136,7 +136,7 @@ impl Actor {
                 return;
             }
         }
-        self.engine.slots.freeze();
+        self.engine.slots.pin();
         self.shared.hold_grants(true);
         self.shared.set_wards(self.wards.len() + 1);
         self.wards.wards.push(Ward {
@@ -164,7 +164,7 @@ impl Actor {
         if before > 0 && self.wards.is_empty() {
             self.wards.visitors.clear();
             self.shared.hold_grants(false);
-            self.engine.slots.thaw();
+            self.engine.slots.unpin();
             while let Some(grant) = self.engine.slots.take_empty() {
                 self.engine.far.release(grant);
             }
@@ -319,7 +319,7 @@ impl Actor {
         while let Some(grant) = self.engine.far.granted() {
             self.engine.slots.add(grant);
         }
-        self.engine.slots.freeze_for_good();
+        self.engine.slots.freeze();
         all.extend(self.engine.slots.grants());
         all.extend(ward.snapshot.grants.iter().map(|(_, grant)| *grant));
         all.sort_unstable_by_key(|grant| (grant.server, grant.id));

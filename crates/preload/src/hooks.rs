@@ -1,9 +1,9 @@
 //! When the library is loaded, and when the program forks.
 
-use muninn_job::{Job, VARIABLE};
+use muninn_job::{DOOR_VARIABLE, Job, VARIABLE, Visit};
 use muninn_pager::Runtime;
 use muninn_pager::fork::{self, Heritage, Letter};
-use muninn_sys::own;
+use muninn_sys::{own, uffd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the job's page is mapped. A child has it at the same place; what is in the heap it has not.
@@ -21,7 +21,13 @@ extern "C" fn on_load() {
     let Some(path) = std::env::var_os(VARIABLE) else {
         return;
     };
-    let job = match Job::open(path) {
+    // Another user than the launcher, or another root: then the launcher hands it over.
+    let door = || Visit::pay(&std::env::var(DOOR_VARIABLE).ok()?, std::process::id());
+    let opened = Job::open(path).or_else(|why| match door() {
+        Some(visit) => visit.job(),
+        None => Err(why),
+    });
+    let job = match opened {
         Ok(job) => job,
         Err(why) => refuse(&why.to_string()),
     };
@@ -55,6 +61,7 @@ extern "C" fn in_child() {
     let heritage = fork::child();
     own::reset_claims();
     muninn_sys::still::reset();
+    uffd::use_device(None);
     // SAFETY: the child has one thread, this one, and the heap's memory is not in it; what is kept
     // from before (atomics) is not in the heap.
     unsafe { crate::HEAP.begin_anew() };

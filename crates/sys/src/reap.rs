@@ -108,6 +108,15 @@ fn parent_of(pid: u32) -> Option<u32> {
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// Whether a process is this one or descends from it.
+pub fn is_descendant(pid: u32) -> bool {
+    /// Far more generations than anybody has.
+    const GENERATIONS: usize = 4096;
+    let own = std::process::id();
+    let line = std::iter::successors(Some(pid), |&pid| parent_of(pid));
+    line.take(GENERATIONS).any(|ancestor| ancestor == own)
+}
+
 /// Processor time of all children that have ended and were waited for: user, system.
 pub fn children_cpu_time() -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

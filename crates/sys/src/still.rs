@@ -165,7 +165,7 @@ enum Doing {
 fn doing(pid: i32, thread: i32) -> Doing {
     let mut path = [0; 64];
     let mut rest = &mut path[..];
-    if write!(rest, "/proc/{pid}/task/{thread}/stat\0").is_err() {
+    if write!(rest, "{}/{pid}/task/{thread}/stat\0", own::rooted("/proc")).is_err() {
         return Doing::Runs;
     }
     let Ok(path) = std::ffi::CStr::from_bytes_until_nul(&path) else {
@@ -231,7 +231,7 @@ impl Still {
         let pid = own::program_pid() as i32;
         install().ok()?;
         let mut path = [0; 32];
-        write!(&mut path[..], "/proc/{pid}/task\0").ok()?;
+        write!(&mut path[..], "{}/{pid}/task\0", own::rooted("/proc")).ok()?;
         let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
         let tasks = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         ROUND.fetch_add(1, Ordering::AcqRel);

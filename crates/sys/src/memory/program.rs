@@ -38,7 +38,7 @@ pub struct Reader(OwnedFd);
 impl Reader {
     pub fn open() -> Result<Reader, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open("/proc/self/mem", flags, Mode::empty()).map(Reader)
+        rustix::fs::open(crate::own::rooted("/proc/self/mem"), flags, Mode::empty()).map(Reader)
     }
 
     /// Copies pages to others. An absent page that somebody answers for is waited for.

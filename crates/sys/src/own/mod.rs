@@ -8,6 +8,7 @@
 //! Invariant: nothing in this module allocates from the program's heap.
 
 mod alarm;
+mod place;
 mod program;
 mod storage;
 mod task;
@@ -17,6 +18,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+pub(crate) use place::rooted_path;
+pub use place::{enter_root, pid_namespace, rooted};
 pub use program::{Fate, Program};
 pub use storage::{bytes as storage_bytes, learn as learn_storage};
 pub use task::Room;
@@ -145,11 +148,7 @@ fn run(job: *mut c_void) {
     // SAFETY: made for this task alone.
     let Job { name, work } = *unsafe { Box::from_raw(job.cast::<Job>()) };
     let _ = rustix::thread::set_name(&name);
-    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-    if ended.is_err() {
-        // Nobody would answer for what is far.
-        end_program(libc::SIGBUS);
-    }
+    work();
 }
 
 /// Ends the companion, all of its threads.

@@ -304,6 +304,7 @@ pub fn settle() {
     // What is sent to the program's group is not for us, and its folder may be unmounted.
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
+    super::place::begin();
 }
 
 /// All signals are blocked for the calling thread, and for what it starts.

@@ -39,6 +39,11 @@ impl ProcessId {
         ProcessId::new(pid, stat.start)
     }
 
+    /// The same process under the number that it has in another namespace of numbers.
+    pub fn under(self, pid: u32) -> Option<ProcessId> {
+        ProcessId::new(pid, self.0 & START_MASK)
+    }
+
     fn new(pid: u32, start: u64) -> Option<ProcessId> {
         let fits = pid != 0 && u64::from(pid) < (1 << PID_BITS);
         fits.then(|| ProcessId((u64::from(pid) << START_BITS) | (start & START_MASK)))

@@ -64,7 +64,11 @@ impl ProcSource for RealProc {
 }
 
 pub(crate) fn open(path: &str) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(
+        crate::own::rooted(path),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 fn pread(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
@@ -86,6 +90,28 @@ pub fn own_pid() -> u32 {
     std::process::id()
 }
 
+/// The number here of a process that another, which may live among other numbers, knows by `number`.
+pub fn number_here(of: u32, number: u32) -> Option<u32> {
+    let namespace = |pid: u32| {
+        let stat = rustix::fs::stat(format!("/proc/{pid}/ns/pid")).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    };
+    let theirs = namespace(of)?;
+    if theirs == namespace(own_pid())? {
+        return Some(number);
+    }
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_it = |pid: &u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        // Its numbers from here inwards.
+        let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let innermost = numbers.and_then(|n| n.split_ascii_whitespace().last()?.parse().ok());
+        innermost == Some(number) && namespace(*pid) == Some(theirs)
+    };
+    pids.into_iter().find(is_it)
+}
+
 /// Whether the program has a file open by which a device may write to its memory while nobody looks:
 /// for direct I/O, or an io_uring.
 ///
@@ -93,7 +119,8 @@ pub fn own_pid() -> u32 {
 pub fn has_direct_io() -> Result<bool, Errno> {
     let pid = crate::own::program_pid();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let fds = rustix::fs::open(format!("/proc/{pid}/fd"), flags, Mode::empty())?;
+    let path = format!("/proc/{pid}/fd");
+    let fds = rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty())?;
     let mut names = [const { MaybeUninit::uninit() }; 2048];
     let mut names = RawDir::new(fds, &mut names);
     let mut info = [0; 2048];
@@ -103,7 +130,7 @@ pub fn has_direct_io() -> Result<bool, Errno> {
             continue;
         }
         let path = format!("/proc/{pid}/fdinfo/{name}");
-        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        let file = match rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty()) {
             Ok(file) => file,
             // Closed meanwhile.
             Err(Errno::NOENT) => continue,

@@ -39,6 +39,12 @@ impl Door {
         Ok(Door(socket))
     }
 
+    /// Waits for somebody who knocks; `None` when nothing came of it.
+    pub fn wait(&self) -> Option<Link> {
+        wait_for(&self.0, Interest::READ, None).ok()?;
+        self.accept()
+    }
+
     /// Somebody who knocked, if anybody did.
     pub fn accept(&self) -> Option<Link> {
         accept_with(&self.0, SocketFlags::CLOEXEC).ok().map(Link)
@@ -50,6 +56,12 @@ impl Link {
         let socket = open(SocketFlags::empty())?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(Link(socket))
+    }
+
+    /// The process on the other side, by its number here.
+    pub fn peer(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
+        Some(peer.pid.as_raw_nonzero().get() as u32)
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {

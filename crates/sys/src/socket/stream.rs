@@ -280,7 +280,7 @@ fn connect_tcp(tcp: &std::net::SocketAddr, timeout: Duration) -> Result<Stream, 
 /// the send timeout.
 fn connect_unix(path: &std::path::Path, timeout: Duration) -> Result<Stream, Errno> {
     let deadline = clock::now().saturating_add(timeout.into());
-    let address = SocketAddrUnix::new(path)?;
+    let address = SocketAddrUnix::new(crate::own::rooted_path(path))?;
     let flags = SocketFlags::CLOEXEC;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     loop {

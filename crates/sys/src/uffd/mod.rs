@@ -21,7 +21,7 @@ mod range;
 pub use device::Userfaultfd;
 pub use event::{EVENTS_MAX, Event, EventBuffer, Fault, FaultKind};
 pub use features::{Features, Operations};
-pub use open::{OpenError, Route, supported_features};
+pub use open::{OpenError, Route, open_device, supported_features, use_device};
 pub use outcome::{Cause, Partial, RequestError};
 pub use range::PageRange;
 

@@ -5,7 +5,8 @@
 //! error tells which ways were tried and what would open each. Known limit: the kernel agrees on
 //! features once per descriptor, so asking for what it knows costs a descriptor of its own.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use linux_raw_sys::general as raw;
 use rustix::fs::{Mode, OFlags};
@@ -16,6 +17,20 @@ use super::ioctl::{NewDescriptor, Request};
 use super::{Features, Userfaultfd};
 
 const DEVICE: &str = "/dev/userfaultfd";
+
+/// The device, opened by somebody who may.
+static HANDED: AtomicI32 = AtomicI32::new(-1);
+
+/// From now on the device is this open one, if it is one: whoever may open it may hand it on. A child
+/// has its parent's memory and not its files, and says so.
+pub fn use_device(device: Option<OwnedFd>) {
+    HANDED.store(device.map_or(-1, IntoRawFd::into_raw_fd), Ordering::Release);
+}
+
+/// The device, opened to be handed on.
+pub fn open_device() -> Result<OwnedFd, Errno> {
+    rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
 
 /// Which way to a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,7 +178,14 @@ fn by_syscall(user_mode_only: bool) -> Result<OwnedFd, Errno> {
 }
 
 fn by_device(user_mode_only: bool) -> Result<OwnedFd, Errno> {
-    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let device = match HANDED.load(Ordering::Acquire) {
+        -1 => {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            rustix::fs::open(crate::own::rooted(DEVICE), flags, Mode::empty())?
+        }
+        // SAFETY: kept open since it was handed over.
+        handed => rustix::io::dup(unsafe { BorrowedFd::borrow_raw(handed) })?,
+    };
     let request = NewDescriptor {
         flags: flags(user_mode_only),
     };

@@ -17,13 +17,14 @@ mod supervise;
 use crate::config::{Config, RunTable};
 use crate::failure::{Exit, Failure};
 use crate::key_file;
-use muninn_job::Job;
+use muninn_job::{Job, Porter};
 use muninn_net::Key;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::take_over;
 use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::own;
+use muninn_sys::proc;
 use muninn_sys::reap;
 use muninn_sys::socket::Address;
 use muninn_sys::uffd::{Features, OpenError, Userfaultfd};
@@ -124,6 +125,9 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let mut job_config = job_config(args, config, &program)?;
     let mut servers = servers(args, config, &job_config)?;
     job_config.pool.clone_from(&servers.addresses);
+    if let Some(key) = servers.key() {
+        job_config.key = Some(key.to_vec());
+    }
     let job = JobFile(Job::create(&job_config, limit).map_err(Failure::failed)?);
 
     let mut command = Command::new(&program);
@@ -134,6 +138,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     command
         .args(arguments)
         .env(muninn_job::VARIABLE, job.0.path())
+        .env(muninn_job::DOOR_VARIABLE, &job_config.door)
         .env(
             "LD_PRELOAD",
             library::preload(&library, std::env::var_os("LD_PRELOAD")),
@@ -143,6 +148,8 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let embedded = servers.is_embedded();
     let started = Instant::now();
     let mut supervisor = Supervisor::new(&job.0, &mut servers)?;
+    let porter = Porter::new(&job_config.door, job.0.path())?;
+    std::thread::spawn(move || porter.serve());
     let end = supervisor.run(&mut command)?;
     let lost = supervisor.lost();
     let ran = Ran {
@@ -222,6 +229,9 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
         max_far: args.max_far.or(file.max_far),
         no_move: args.no_move,
         huge_pages: own::has_huge_pages(),
+        door: muninn_job::new_door_name(),
+        namespace: own::pid_namespace().unwrap_or_default(),
+        user: proc::own_uid(),
     })
 }
 

@@ -6,10 +6,12 @@
 
 use crate::embedded::EmbeddedServer;
 use crate::failure::{Exit, Failure};
+use crate::key_file;
 use muninn_net::{Key, Observer, SessionOptions};
 use muninn_sys::proc::{self, RealProc};
 use muninn_sys::socket::Address;
 use muninn_types::Bytes;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,6 +30,8 @@ const EMBEDDED_LEASE: &str = "24h";
 pub struct Servers {
     pub addresses: Vec<Address>,
     embedded: Option<(EmbeddedServer, PathBuf)>,
+    /// Of the embedded server, which then lets in whoever has it.
+    key: Option<Vec<u8>>,
 }
 
 impl Servers {
@@ -49,6 +53,7 @@ impl Servers {
         Ok(Servers {
             addresses,
             embedded: None,
+            key: None,
         })
     }
 
@@ -71,7 +76,9 @@ impl Servers {
         };
         let memory = memory.to_string();
         let socket = path.to_string_lossy().into_owned();
-        let server = EmbeddedServer::start([
+        let key_path = path.with_extension("key");
+        let key_name = key_path.to_string_lossy().into_owned();
+        let mut arguments = vec![
             "--memory",
             &memory,
             "--socket",
@@ -83,13 +90,40 @@ impl Servers {
             // Its clients map its memory: there is next to nothing for it to do.
             "--threads",
             "1",
-        ])?;
+        ];
+        // Root's programs may become other users: what lets them in is a key then, not who they are.
+        let shared = proc::own_uid() == 0;
+        if shared {
+            key_file::create(&key_path)?;
+            arguments.extend(["--key-file", &key_name]);
+        }
+        let started = EmbeddedServer::start(arguments);
+        let key = match shared {
+            true => Some(key_file::contents(&key_path)?),
+            false => None,
+        };
+        if shared {
+            std::fs::remove_file(&key_path)?;
+        }
+        let server = started?;
+        if shared {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
+            if let Some(folder) = path.parent().filter(|folder| *folder == directory) {
+                std::fs::set_permissions(folder, PermissionsExt::from_mode(0o711))?;
+            }
+        }
         let listening: Result<Vec<Address>, _> =
             server.addresses().iter().map(|text| text.parse()).collect();
         Ok(Servers {
             addresses: listening.map_err(Failure::failed)?,
             embedded: Some((server, path)),
+            key,
         })
+    }
+
+    /// The key of the embedded server.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.key.as_deref()
     }
 
     pub fn is_embedded(&self) -> bool {

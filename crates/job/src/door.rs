@@ -1,0 +1,138 @@
+//! The launcher's door: what a runtime cannot reach by itself it is handed there.
+//!
+//! A process of the job may have become another user, have changed its root, or live among other
+//! numbers of processes. Then it can open neither the job's page nor `/proc` nor the userfaultfd device,
+//! and does not know its own number as the launcher knows it. It knocks at a door whose name is in no
+//! file system with the number of its program as it knows it, and is answered if it descends from the
+//! launcher: with open files, and that number as the launcher knows it.
+//!
+//! Known limit: a process in a network namespace of its own does not find the door.
+
+use crate::JobError;
+use muninn_sys::reap;
+use muninn_sys::socket::{Door, Link};
+use muninn_sys::{proc, rand, uffd};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How an answer begins; the number of the process follows.
+const WELCOME: &[u8; 8] = b"welcome ";
+/// How long a launcher may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody may stand at the door without a word: others wait behind.
+const PATIENCE_WITH_VISITORS: Duration = Duration::from_secs(1);
+
+/// A name that nobody finds who was not told.
+pub fn new_name() -> String {
+    let word = || u64::from_le_bytes(rand::bytes());
+    format!("muninn-job-{:016x}{:016x}", word(), word())
+}
+
+/// The launcher's side.
+#[derive(Debug)]
+pub struct Porter {
+    door: Door,
+    job: File,
+    root: File,
+    device: Option<OwnedFd>,
+}
+
+impl Porter {
+    /// Opens the door of a job whose page is in a file.
+    pub fn new(name: &str, job: &Path) -> io::Result<Porter> {
+        let both = File::options().read(true).write(true).open(job)?;
+        Ok(Porter {
+            door: Door::open(name.as_bytes())?,
+            job: both,
+            root: File::open("/")?,
+            device: uffd::open_device().ok(),
+        })
+    }
+
+    /// Answers whoever knocks, for ever.
+    pub fn serve(&self) -> ! {
+        loop {
+            if let Some(link) = self.door.wait() {
+                self.answer(&link);
+            }
+        }
+    }
+
+    fn answer(&self, link: &Link) {
+        let Some(peer) = link.peer().filter(|&pid| reap::is_descendant(pid)) else {
+            return;
+        };
+        let mut asked = [0; 4];
+        let Ok(Some((4, _))) = link.receive(&mut asked, PATIENCE_WITH_VISITORS) else {
+            return;
+        };
+        let Some(pid) = proc::number_here(peer, u32::from_le_bytes(asked)) else {
+            return;
+        };
+        let mut fds = vec![self.job.as_fd(), self.root.as_fd()];
+        fds.extend(self.device.as_ref().map(OwnedFd::as_fd));
+        let mut message = WELCOME.to_vec();
+        message.extend(pid.to_le_bytes());
+        // One that is gone again needs no answer.
+        let _ = link.send(&message, &fds);
+    }
+}
+
+/// What a runtime was handed.
+#[derive(Debug)]
+pub struct Visit {
+    /// The number of the program, as the launcher knows it.
+    pub pid: u32,
+    pub job: File,
+    pub root: OwnedFd,
+    pub device: Option<OwnedFd>,
+}
+
+impl Visit {
+    /// Knocks at the door of a job, for the process of this number.
+    pub fn pay(name: &str, program: u32) -> Option<Visit> {
+        let link = Link::connect(name.as_bytes()).ok()?;
+        link.send(&program.to_le_bytes(), &[]).ok()?;
+        let mut message = [0; 12];
+        let (len, fds) = link.receive(&mut message, PATIENCE).ok()??;
+        let (welcome, pid) = message.split_first_chunk::<8>()?;
+        if len != message.len() || welcome != WELCOME {
+            return None;
+        }
+        let mut fds = fds.into_iter();
+        Some(Visit {
+            pid: u32::from_le_bytes(pid.try_into().ok()?),
+            job: fds.next()?.into(),
+            root: fds.next()?,
+            device: fds.next(),
+        })
+    }
+
+    /// The job that this is the door of.
+    pub fn job(&self) -> Result<crate::Job, JobError> {
+        crate::Job::of_file(&self.job, PathBuf::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Job};
+    use muninn_types::Bytes;
+
+    #[test]
+    fn who_descends_from_the_launcher_is_handed_the_job() {
+        let job = Job::create(&Config::default(), Bytes::mib(64)).unwrap();
+        let name = new_name();
+        let porter = Porter::new(&name, job.path()).unwrap();
+        job.remove();
+        std::thread::spawn(move || porter.serve());
+        let visit = Visit::pay(&name, std::process::id()).unwrap();
+        assert_eq!(visit.pid, std::process::id());
+        assert_eq!(visit.job().unwrap().limit(), Bytes::mib(64));
+        assert!(Visit::pay("muninn-job-nobody", 1).is_none());
+    }
+}
