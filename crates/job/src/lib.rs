@@ -13,6 +13,7 @@ mod config;
 mod counters;
 mod directory;
 mod job;
+mod kinds;
 mod layout;
 mod look;
 mod place;
