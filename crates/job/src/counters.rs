@@ -7,6 +7,7 @@
 //! Known limit: a snapshot is not one instant; counters that belong together may differ by what
 //! happened between two loads.
 
+use muninn_policy::kinds::Kinds;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -126,9 +127,94 @@ counters! {
     slots_used: Now,
     grants: Now,
     session_resumes: Total,
+    /// Resident memory of each kind (`policy::kinds`), now and at most.
+    kind_anonymous_bytes: Now,
+    kind_heap_bytes: Now,
+    kind_bss_bytes: Now,
+    kind_library_bytes: Now,
+    kind_stack_bytes: Now,
+    kind_read_only_bytes: Now,
+    kind_executable_bytes: Now,
+    kind_locked_bytes: Now,
+    kind_huge_bytes: Now,
+    kind_file_bytes: Now,
+    kind_shared_bytes: Now,
+    kind_runtime_bytes: Now,
+    kind_special_bytes: Now,
+    kind_anonymous_peak_bytes: Peak,
+    kind_heap_peak_bytes: Peak,
+    kind_bss_peak_bytes: Peak,
+    kind_library_peak_bytes: Peak,
+    kind_stack_peak_bytes: Peak,
+    kind_read_only_peak_bytes: Peak,
+    kind_executable_peak_bytes: Peak,
+    kind_locked_peak_bytes: Peak,
+    kind_huge_peak_bytes: Peak,
+    kind_file_peak_bytes: Peak,
+    kind_shared_peak_bytes: Peak,
+    kind_runtime_peak_bytes: Peak,
+    kind_special_peak_bytes: Peak,
 }
 
 impl Counters {
+    /// Writes down what is resident of each kind.
+    pub(crate) fn note_kinds(&self, kinds: &Kinds) {
+        let now = [
+            &self.kind_anonymous_bytes,
+            &self.kind_heap_bytes,
+            &self.kind_bss_bytes,
+            &self.kind_library_bytes,
+            &self.kind_stack_bytes,
+            &self.kind_read_only_bytes,
+            &self.kind_executable_bytes,
+            &self.kind_locked_bytes,
+            &self.kind_huge_bytes,
+            &self.kind_file_bytes,
+            &self.kind_shared_bytes,
+            &self.kind_runtime_bytes,
+            &self.kind_special_bytes,
+        ];
+        let peaks = [
+            &self.kind_anonymous_peak_bytes,
+            &self.kind_heap_peak_bytes,
+            &self.kind_bss_peak_bytes,
+            &self.kind_library_peak_bytes,
+            &self.kind_stack_peak_bytes,
+            &self.kind_read_only_peak_bytes,
+            &self.kind_executable_peak_bytes,
+            &self.kind_locked_peak_bytes,
+            &self.kind_huge_peak_bytes,
+            &self.kind_file_peak_bytes,
+            &self.kind_shared_peak_bytes,
+            &self.kind_runtime_peak_bytes,
+            &self.kind_special_peak_bytes,
+        ];
+        for ((now, peak), bytes) in now.into_iter().zip(peaks).zip(kinds.0) {
+            now.store(bytes, Ordering::Relaxed);
+            peak.fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What is resident of each kind now.
+    pub fn kinds(&self) -> Kinds {
+        let now = [
+            &self.kind_anonymous_bytes,
+            &self.kind_heap_bytes,
+            &self.kind_bss_bytes,
+            &self.kind_library_bytes,
+            &self.kind_stack_bytes,
+            &self.kind_read_only_bytes,
+            &self.kind_executable_bytes,
+            &self.kind_locked_bytes,
+            &self.kind_huge_bytes,
+            &self.kind_file_bytes,
+            &self.kind_shared_bytes,
+            &self.kind_runtime_bytes,
+            &self.kind_special_bytes,
+        ];
+        Kinds(now.map(|counter| counter.load(Ordering::Relaxed)))
+    }
+
     /// Each name with its value.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let values = self.all().map(|counter| counter.load(Ordering::Relaxed));
@@ -159,6 +245,25 @@ impl Counters {
 }
 
 impl Snapshot {
+    /// The most that was resident of each kind in one process.
+    pub fn kinds_peak(&self) -> Kinds {
+        Kinds([
+            self.kind_anonymous_peak_bytes,
+            self.kind_heap_peak_bytes,
+            self.kind_bss_peak_bytes,
+            self.kind_library_peak_bytes,
+            self.kind_stack_peak_bytes,
+            self.kind_read_only_peak_bytes,
+            self.kind_executable_peak_bytes,
+            self.kind_locked_peak_bytes,
+            self.kind_huge_peak_bytes,
+            self.kind_file_peak_bytes,
+            self.kind_shared_peak_bytes,
+            self.kind_runtime_peak_bytes,
+            self.kind_special_peak_bytes,
+        ])
+    }
+
     /// Each name with its value.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Counters::NAMES.iter().copied().zip(self.values())

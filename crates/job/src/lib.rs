@@ -14,6 +14,7 @@ mod counters;
 mod directory;
 mod door;
 mod job;
+mod kinds;
 mod layout;
 mod look;
 mod place;

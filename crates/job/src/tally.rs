@@ -6,12 +6,19 @@
 //! with one of its own.
 
 use crate::Place;
-use muninn_policy::once::{Once, Sample};
+use crate::kinds::Measure;
+use muninn_policy::once::{Budget, Once, Sample};
 use muninn_sys::clock;
 use muninn_sys::proc::{self, RealProc, Statm};
 use muninn_types::{Bytes, Nanos};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Kinds of memory are first measured this long after the start: most processes have ended by then.
+const KINDS_AFTER: Nanos = Nanos::millis(20);
+/// They are measured again when memory has changed by this part, and by this much.
+const KINDS_CHANGE_PART: u64 = 16;
+const KINDS_CHANGE_MIN: Bytes = Bytes::kib(256);
 
 /// Publishes the memory of this process.
 #[derive(Debug)]
@@ -21,6 +28,10 @@ pub struct Tally {
     /// Made by fork just now, with all of its parent's pages.
     forked: bool,
     shared: Bytes,
+    kinds: Measure,
+    /// When kinds may be measured again, and what was resident the last time: private, and not.
+    kinds_allowed: Nanos,
+    kinds_at: Option<(u64, u64)>,
 }
 
 /// The process that last made one. A child of fork finds its parent here; a program that was executed
@@ -35,6 +46,9 @@ impl Tally {
             once: Once::default(),
             forked: maker != 0 && maker != place.pid(),
             shared: Bytes::ZERO,
+            kinds: Measure::default(),
+            kinds_allowed: clock::now().saturating_add(KINDS_AFTER),
+            kinds_at: None,
         }
     }
 
@@ -66,6 +80,32 @@ impl Tally {
         counters.resident_peak_bytes.fetch_max(counted, Relaxed);
         counters.shared_bytes.store(shared, Relaxed);
         self.place.note_footprint();
+        self.note_kinds(statm, now);
+    }
+
+    /// Publishes the kinds of memory, when much has changed and it may cost something again.
+    fn note_kinds(&mut self, statm: &Statm, now: Nanos) {
+        if now < self.kinds_allowed {
+            return;
+        }
+        let held = (
+            statm.private_resident().0,
+            Bytes::pages(statm.shared_pages).0,
+        );
+        let much = |before: u64, now: u64| {
+            before.abs_diff(now) > (before / KINDS_CHANGE_PART).max(KINDS_CHANGE_MIN.0)
+        };
+        let changed = self
+            .kinds_at
+            .is_none_or(|at| much(at.0, held.0) || much(at.1, held.1));
+        if !changed {
+            return;
+        }
+        self.kinds_at = Some(held);
+        if let Ok(kinds) = self.kinds.measure() {
+            self.place.counters().note_kinds(&kinds);
+        }
+        self.kinds_allowed = Budget::KINDS.next(now, clock::now());
     }
 }
 

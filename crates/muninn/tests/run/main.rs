@@ -11,6 +11,7 @@ mod common;
 mod contents;
 mod ends;
 mod harness;
+mod kinds;
 mod limit;
 mod many;
 mod nothing;

@@ -194,8 +194,19 @@ pub fn for_each_map(
 /// Cuts what `read` delivers into whole lines.
 fn visit_lines(
     buffer: &mut [u8],
-    mut read: impl FnMut(&mut [u8]) -> Result<usize, MapsError>,
+    read: impl FnMut(&mut [u8]) -> Result<usize, MapsError>,
     visit: &mut impl FnMut(&MapEntry<'_>) -> ControlFlow<()>,
+) -> Result<(), MapsError> {
+    visit_text(buffer, read, |text| {
+        Maps::new(text).try_for_each(|entry| visit(&entry))
+    })
+}
+
+/// Cuts what `read` delivers into texts of whole lines.
+pub(super) fn visit_text(
+    buffer: &mut [u8],
+    mut read: impl FnMut(&mut [u8]) -> Result<usize, MapsError>,
+    mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<(), MapsError> {
     if buffer.len() < LINE_MAX {
         return Err(MapsError::SmallBuffer(buffer.len()));
@@ -212,12 +223,7 @@ fn visit_lines(
                 .rposition(|&b| b == b'\n')
                 .map_or(0, |newline| newline + 1)
         };
-        for entry in Maps::new(&buffer[..whole]) {
-            if visit(&entry).is_break() {
-                return Ok(());
-            }
-        }
-        if got == 0 {
+        if visit(&buffer[..whole]).is_break() || got == 0 {
             return Ok(());
         }
         buffer.copy_within(whole..filled, 0);

@@ -13,12 +13,14 @@ mod fake;
 mod inherit;
 mod maps;
 mod parse;
+mod smaps;
 
 pub use alive::ProcessId;
 pub use fake::FakeProc;
 pub use inherit::not_inherited;
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};
+pub use smaps::{MapMemory, for_each_map_memory};
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

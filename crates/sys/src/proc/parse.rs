@@ -154,7 +154,7 @@ impl SmapsRollup {
 }
 
 /// `Name:  value` lines.
-fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(super) fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     text.split(|&b| b == b'\n').filter_map(|line| {
         let colon = line.iter().position(|&b| b == b':')?;
         Some((&line[..colon], line[colon + 1..].trim_ascii()))
@@ -169,7 +169,7 @@ fn first_number(value: &[u8]) -> u64 {
     number(&value[..end]).unwrap_or(0)
 }
 
-fn kib(value: &[u8]) -> Bytes {
+pub(super) fn kib(value: &[u8]) -> Bytes {
     Bytes(first_number(value).saturating_mul(1024))
 }
 

@@ -7,13 +7,18 @@
 //! (more open files than are permitted) an end is noticed at the next look.
 
 use muninn_job::{Job, Looker, Place};
+use muninn_policy::kinds::Kinds;
 use muninn_sys::epoll::{Epoll, Interest};
 use muninn_sys::signal::PidFd;
+use muninn_types::Bytes;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+/// Kinds of memory that a message names at most.
+const KINDS_NAMED: usize = 4;
 
 /// The accounts of a job, kept until this is dropped.
 #[derive(Debug)]
@@ -21,7 +26,7 @@ pub struct Accounts {
     job: Job,
     handles: Arc<Handles>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Kinds>>,
 }
 
 /// Handles of the processes that have places, by the word that names each.
@@ -66,32 +71,80 @@ impl Accounts {
             place.release();
         }
     }
+
+    /// Closes them: the most that all processes held at one time, of each kind of memory.
+    pub fn close(mut self) -> Kinds {
+        self.end()
+    }
+
+    fn end(&mut self) -> Kinds {
+        self.stop.store(true, Ordering::Release);
+        self.job.bell().ring();
+        let thread = self.thread.take();
+        thread
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or_default()
+    }
 }
 
 impl Drop for Accounts {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.job.bell().ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
-fn keep(job: &Job, handles: &Handles, stop: &AtomicBool) {
+fn keep(job: &Job, handles: &Handles, stop: &AtomicBool) -> Kinds {
     let mut looker = Looker::new(job);
-    let mut unwatched = false;
+    let (mut unwatched, mut said, mut most) = (false, false, Kinds::default());
     loop {
         let rung = job.bell().rung();
         if stop.load(Ordering::Acquire) {
-            return;
+            return most;
         }
         let looked = looker.look();
+        let now = kinds(looker.places());
+        for (most, now) in most.0.iter_mut().zip(now.0) {
+            *most = now.max(*most);
+        }
+        if let Some(text) = stays_near(&now, job.limit()).filter(|_| !said) {
+            said = true;
+            eprintln!("muninn: {text}");
+        }
         if looked.others || unwatched {
             unwatched = !handles.watch(looker.places());
         }
         looker.wait(rung);
     }
+}
+
+/// What all processes hold together of each kind.
+fn kinds(places: &[Place]) -> Kinds {
+    let mut sum = Kinds::default();
+    for place in places {
+        for (sum, own) in sum.0.iter_mut().zip(place.counters().kinds().0) {
+            *sum = sum.saturating_add(own);
+        }
+    }
+    sum
+}
+
+/// What to say when more must stay near than may.
+fn stays_near(kinds: &Kinds, limit: Bytes) -> Option<String> {
+    let near = Bytes(kinds.near());
+    if near <= limit {
+        return None;
+    }
+    let named: Vec<String> = kinds
+        .largest_near(Bytes::mib(1).0)
+        .take(KINDS_NAMED)
+        .map(|(kind, bytes)| format!("{} {}", kind.name(), Bytes(bytes).rounded()))
+        .collect();
+    Some(format!(
+        "{} of this job must stay near ({}), but the limit is {}; the program goes on above it",
+        near.rounded(),
+        named.join(", "),
+        limit.rounded()
+    ))
 }
 
 impl Handles {
@@ -132,10 +185,25 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use muninn_policy::kinds::MemoryKind;
     use muninn_sys::epoll::Events;
-    use muninn_types::Bytes;
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn more_than_the_limit_that_must_stay_near_is_said_with_its_kinds() {
+        let mut kinds = Kinds::default();
+        kinds.0[MemoryKind::Heap.index()] = 500 << 20;
+        kinds.0[MemoryKind::Locked.index()] = 5 << 20;
+        kinds.0[MemoryKind::Stack.index()] = 100;
+        assert_eq!(stays_near(&kinds, Bytes::mib(64)), None);
+        kinds.0[MemoryKind::Shared.index()] = 90 << 20;
+        assert_eq!(
+            stays_near(&kinds, Bytes::mib(64)).unwrap(),
+            "95.0MiB of this job must stay near (shared memory 90.0MiB, locked 5.00MiB), but the \
+             limit is 64.0MiB; the program goes on above it"
+        );
+    }
 
     #[test]
     fn a_process_that_ends_is_noticed_at_once() {
@@ -148,8 +216,10 @@ mod tests {
             .spawn()
             .unwrap();
         let other = job.take_place(child.id()).unwrap();
-        let held = &other.counters().resident_bytes;
-        held.store(60 << 20, Ordering::Relaxed);
+        for (place, mib) in [(&own, 3), (&other, 60)] {
+            let held = &place.counters().resident_bytes;
+            held.store(mib << 20, Ordering::Relaxed);
+        }
         job.bell().ring();
         let until = |what: &str, happened: &dyn Fn() -> bool| {
             let start = Instant::now();

@@ -85,9 +85,16 @@ pub struct Args {
     #[arg(long, env = "MUNINN_MAX_FAR", value_name = "SIZE")]
     pub max_far: Option<Bytes>,
 
-    /// At the end, print one line about memory, faults and evictions on standard error
-    #[arg(long)]
-    pub stats: bool,
+    /// At the end, print one line about memory, faults and evictions on standard error; with
+    /// --stats=full also a table of the kinds of memory, which are paged and which stay near
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "line"
+    )]
+    pub stats: Option<Stats>,
 
     /// At the end, write all of it to this file
     #[arg(long, value_name = "FILE")]
@@ -100,6 +107,15 @@ pub struct Args {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// How much is told at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stats {
+    /// One line
+    Line,
+    /// And the kinds of memory
+    Full,
 }
 
 /// Features without which no program can be run; the pager has another way for all others.
@@ -152,6 +168,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     std::thread::spawn(move || porter.serve());
     let end = supervisor.run(&mut command)?;
     let lost = supervisor.lost();
+    let kinds = supervisor.kinds();
     let ran = Ran {
         command: args.command.iter().map(shown).collect(),
         end,
@@ -159,6 +176,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
         cpu: reap::children_cpu_time(),
         embedded,
         lost,
+        kinds,
     };
     let report = Report::new(&job.0, ran)?;
     finish(args, json, &report)?;
@@ -189,8 +207,11 @@ fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Fa
              (does it start another program with other variables?)"
         );
     }
-    if args.stats {
+    if args.stats.is_some() {
         eprintln!("muninn: {}", report.line());
+    }
+    if args.stats == Some(Stats::Full) {
+        eprintln!("{}", report.kinds_table());
     }
     json.map_or(Ok(()), |file| file.write(report))
 }

@@ -2,7 +2,9 @@
 
 use super::supervise::End;
 use crate::failure::Failure;
+use crate::ui::Table;
 use muninn_job::{Job, Message, Snapshot};
+use muninn_policy::kinds::{Kinds, MemoryKind};
 use muninn_types::{Bytes, format_duration};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -35,7 +37,19 @@ pub struct Report {
     pub threshold: String,
     /// Why a process was ended by Muninn: the last words of its runtime, or what the launcher saw.
     pub message: Option<String>,
+    /// The most that was resident of each kind of memory.
+    pub kinds: Vec<KindShown>,
     pub counters: Snapshot,
+}
+
+/// A kind of memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindShown {
+    pub kind: String,
+    pub resident_peak_bytes: u64,
+    /// Whether it can be far; else it stays near.
+    pub paged: bool,
+    pub why: String,
 }
 
 /// What the report needs that is not in the job's page.
@@ -48,12 +62,14 @@ pub struct Ran {
     pub embedded: bool,
     /// What was lost with the embedded server.
     pub lost: Option<String>,
+    /// The most that all processes were seen to hold of each kind of memory.
+    pub kinds: Kinds,
 }
 
 impl Report {
     pub fn new(job: &Job, ran: Ran) -> Result<Report, Failure> {
         let config = job.config().map_err(Failure::failed)?;
-        let peaks = job.peaks();
+        let (peaks, counters) = (job.peaks(), job.total());
         Ok(Report {
             command: ran.command,
             exit_code: ran.end.exit_code(),
@@ -72,7 +88,8 @@ impl Report {
             evict: config.evict.to_string(),
             threshold: config.threshold.to_string(),
             message: ran.lost.or_else(|| Some(describe(&job.message()?))),
-            counters: job.total(),
+            kinds: kinds_shown(&ran.kinds, &counters),
+            counters,
         })
     }
 
@@ -111,6 +128,34 @@ impl Report {
             format_duration(Duration::from_nanos(c.blocked_ns)),
         )
     }
+}
+
+impl Report {
+    /// The table of `--stats=full`.
+    pub fn kinds_table(&self) -> Table {
+        let mut table = Table::new(["kind", "resident at most", "", "why"]);
+        for kind in &self.kinds {
+            table.row([
+                kind.kind.clone(),
+                Bytes(kind.resident_peak_bytes).rounded(),
+                if kind.paged { "paged" } else { "near" }.to_string(),
+                kind.why.clone(),
+            ]);
+        }
+        table
+    }
+}
+
+/// What was seen of all processes together, or of one that nobody saw together with the others.
+fn kinds_shown(seen: &Kinds, counters: &Snapshot) -> Vec<KindShown> {
+    let of_one = counters.kinds_peak();
+    let shown = |kind: MemoryKind| KindShown {
+        kind: kind.name().to_string(),
+        resident_peak_bytes: seen.of(kind).max(of_one.of(kind)),
+        paged: kind.is_paged(),
+        why: kind.why().to_string(),
+    };
+    MemoryKind::ALL.map(shown).into()
 }
 
 pub fn describe(message: &Message) -> String {
@@ -176,6 +221,7 @@ mod tests {
             evict: "s3-fifo".to_string(),
             threshold: "adaptive".to_string(),
             message: None,
+            kinds: kinds_shown(&Kinds([3 << 20; 13]), &Snapshot::default()),
             counters: Snapshot {
                 adopted_bytes: 1,
                 faults: 15,
@@ -203,6 +249,18 @@ mod tests {
             "2.5s; peak 1.00GiB, local 256MiB of 256MiB, far 768MiB; faults 15 (zero 1, staged 2, \
              buffered 3, far 4, woken 5); prefetched 60, hits 50; out 24 (zero 7, clean 8, written \
              9); blocked 1.5ms"
+        );
+        let table = report().kinds_table().to_string();
+        let shared = table.lines().find(|line| line.contains("shared memory"));
+        let words: Vec<&str> = shared.unwrap().split_whitespace().collect();
+        assert_eq!(
+            words[..4],
+            ["shared", "memory", "3.00MiB", "near"],
+            "{table}"
+        );
+        assert!(
+            table.lines().any(|line| line.contains("  paged  brk")),
+            "{table}"
         );
         let mut fits = report();
         fits.counters = Snapshot::default();

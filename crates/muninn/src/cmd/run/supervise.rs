@@ -13,6 +13,7 @@ use super::accounts::Accounts;
 use super::pool::Servers;
 use crate::failure::Failure;
 use muninn_job::Job;
+use muninn_policy::kinds::Kinds;
 use muninn_sys::epoll::{Events, Interest};
 use muninn_sys::limits;
 use muninn_sys::reap::{self, Event};
@@ -58,6 +59,7 @@ pub struct Supervisor<'a> {
     job: &'a Job,
     servers: &'a mut Servers,
     lost: Option<String>,
+    kinds: Kinds,
 }
 
 impl<'a> Supervisor<'a> {
@@ -69,12 +71,18 @@ impl<'a> Supervisor<'a> {
             job,
             servers,
             lost: None,
+            kinds: Kinds::default(),
         })
     }
 
     /// What was lost with the embedded server, if anything was.
     pub fn lost(&mut self) -> Option<String> {
         self.lost.take()
+    }
+
+    /// The most that was seen of each kind of memory.
+    pub fn kinds(&self) -> Kinds {
+        self.kinds
     }
 
     /// Starts the program and returns when it and all its descendants have ended.
@@ -113,6 +121,7 @@ impl<'a> Supervisor<'a> {
             }
             self.reap(program, &mut end);
             if let Some(end) = end.filter(|_| self.others().is_empty()) {
+                self.kinds = accounts.close();
                 return Ok(end);
             }
         }
