@@ -47,6 +47,7 @@ pub struct Actor {
     pub pages_max: usize,
     pub digest: Digest,
     pub role: Role,
+    pub is_child: bool,
     pub transfers: VecDeque<Transfer>,
     pub children: VecDeque<Child>,
     pub workers: VecDeque<Worker>,
@@ -62,6 +63,7 @@ impl Actor {
             pages_max,
             digest: Digest(0),
             role,
+            is_child: false,
             transfers: VecDeque::new(),
             children: VecDeque::new(),
             workers: VecDeque::new(),
@@ -83,7 +85,8 @@ impl Actor {
             self.take(step)
                 .map_err(|wrong| format!("step {} ({}): {wrong}", step.id, step.act))?;
         }
-        self.finish().map_err(|wrong| format!("at the end: {wrong}"))?;
+        self.finish()
+            .map_err(|wrong| format!("at the end: {wrong}"))?;
         Ok(self.digest)
     }
 
@@ -113,7 +116,10 @@ impl Actor {
             Act::ReadOnly(pick, part) => self.protect(*pick, *part, crate::model::Guard::ReadOnly),
             Act::Close(pick, part) => self.protect(*pick, *part, crate::model::Guard::Closed),
             Act::Open(pick) => {
-                let whole = Part { at: 0, pages: u16::MAX };
+                let whole = Part {
+                    at: 0,
+                    pages: u16::MAX,
+                };
                 self.protect(*pick, whole, crate::model::Guard::Open)
             }
             Act::Advise(pick, part, advice) => self.advise(*pick, *part, *advice),
@@ -147,14 +153,13 @@ impl Actor {
             Act::Raise(count) => crate::signals::raise(*count),
             Act::Timer(on) => self.timer(*on),
             Act::CloseInput => {
-                // Once is enough: later it may be somebody's pipe.
-                if self.is_alone() && self.children.is_empty() && self.transfers.is_empty() {
+                if self.has_no_descriptor() {
                     calls::close(0);
                 }
                 Ok(())
             }
             Act::CloseAll => {
-                if self.is_alone() && self.children.is_empty() && self.transfers.is_empty() {
+                if self.has_no_descriptor() {
                     // SAFETY: no descriptor of this program is open but the first three.
                     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
                 }
@@ -166,6 +171,12 @@ impl Actor {
     /// It is the only thread of its process.
     pub fn is_alone(&self) -> bool {
         self.role != Role::Thread && self.workers.is_empty()
+    }
+
+    /// Nothing but the first three; a child has the pipe for its digest.
+    fn has_no_descriptor(&self) -> bool {
+        let none = self.children.is_empty() && self.transfers.is_empty();
+        none && self.is_alone() && !self.is_child
     }
 
     /// The next area from there on of which this is true.
@@ -212,7 +223,12 @@ impl Actor {
 
     /// How many pages more it may have.
     pub fn room(&self) -> usize {
-        let held: usize = self.areas.iter().flatten().map(|area| area.pages.len()).sum();
+        let held: usize = self
+            .areas
+            .iter()
+            .flatten()
+            .map(|area| area.pages.len())
+            .sum();
         self.pages_max.saturating_sub(held)
     }
 

@@ -159,7 +159,10 @@ impl Actor {
             }
         }
         for area in self.areas.iter_mut().flatten() {
-            let held = area.pages.iter_mut().filter(|page| page.held == transfer.token);
+            let held = area
+                .pages
+                .iter_mut()
+                .filter(|page| page.held == transfer.token);
             held.for_each(|page| page.held = 0);
         }
         Ok(())
@@ -190,7 +193,12 @@ impl End {
             }
             // SAFETY: the caller's page may be written.
             let got = unsafe {
-                libc::recv(receiver, (at + done) as *mut _, PAGE - done, libc::MSG_DONTWAIT)
+                libc::recv(
+                    receiver,
+                    (at + done) as *mut _,
+                    PAGE - done,
+                    libc::MSG_DONTWAIT,
+                )
             };
             match got {
                 0 => return Err("recv: the end came early".to_string()),

@@ -86,6 +86,7 @@ impl Actor {
             _ if raw => Role::RawChild,
             _ => Role::Process,
         };
+        self.is_child = true;
         // The threads are not here, and nobody else's children are collected.
         self.workers.drain(..).for_each(std::mem::forget);
         self.children.clear();
@@ -134,7 +135,9 @@ impl Actor {
         for pid in pids {
             let status = calls::wait(pid)?;
             if !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != BURST_CODE {
-                return Err(format!("a child that ends at once ended with status {status:#x}"));
+                return Err(format!(
+                    "a child that ends at once ended with status {status:#x}"
+                ));
             }
         }
         Ok(())

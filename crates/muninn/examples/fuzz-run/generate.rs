@@ -21,7 +21,7 @@ const MIB: u64 = 256;
 pub fn shape(seed: u64) -> Shape {
     let mut dice = Dice::new(nth(seed, 1));
     Shape {
-        pages: (dice.between(24, 64) * MIB) as usize,
+        pages: (dice.between(32, 96) * MIB) as usize,
     }
 }
 

@@ -82,7 +82,13 @@ impl Actor {
         let at = unsafe { libc::realloc(area.at as *mut _, new * PAGE) } as usize;
         area.at = got("realloc", at)?;
         area.pages.resize(new, Page::zero());
-        self.fill_pages(slot, old.min(new), new.saturating_sub(old), Filling::Own, salt);
+        self.fill_pages(
+            slot,
+            old.min(new),
+            new.saturating_sub(old),
+            Filling::Own,
+            salt,
+        );
         Ok(())
     }
 

@@ -101,15 +101,26 @@ fn main() -> ExitCode {
 }
 
 fn list(steps: &[Step], rules: &Rules, depth: usize) {
-    for step in steps.iter().filter(|step| !rules.skipped.contains(&step.id)) {
-        println!("{:indent$}{}: {}", "", step.id, step.act, indent = depth * 4);
+    for step in steps
+        .iter()
+        .filter(|step| !rules.skipped.contains(&step.id))
+    {
+        println!(
+            "{:indent$}{}: {}",
+            "",
+            step.id,
+            step.act,
+            indent = depth * 4
+        );
         list(step.act.inner(), rules, depth + 1);
     }
 }
 
 fn play(args: Args, steps: &[Step]) {
     // Memory that is wrong can make anything panic: that is a result as well.
-    std::panic::set_hook(Box::new(|panic| wrong(&format!("{panic}").replace('\n', " "))));
+    std::panic::set_hook(Box::new(|panic| {
+        wrong(&format!("{panic}").replace('\n', " "))
+    }));
     let pages = generate::shape(args.seed).pages;
     let mut actor = Actor::new(Role::Process, pages, Arc::new(args.rules));
     actor.areas[15] = Some(heap::static_area());

@@ -10,13 +10,7 @@ use std::io::Error;
 const LOCKED_MAX: usize = 64;
 
 impl Actor {
-    pub fn map(
-        &mut self,
-        pick: Pick,
-        pages: usize,
-        how: Mapping,
-        salt: u64,
-    ) -> Result<(), String> {
+    pub fn map(&mut self, pick: Pick, pages: usize, how: Mapping, salt: u64) -> Result<(), String> {
         let Some(slot) = self.empty_slot(pick) else {
             return Ok(());
         };
@@ -91,7 +85,8 @@ impl Actor {
 
     /// An area of which nothing special was said: whatever mappings it is made of, it can move.
     fn find_plain(&self, pick: Pick) -> Option<usize> {
-        let plain = |area: &Area| area.kind == Kind::Mapped && area.pages.iter().all(Page::is_plain);
+        let plain =
+            |area: &Area| area.kind == Kind::Mapped && area.pages.iter().all(Page::is_plain);
         self.find(pick, plain)
     }
 
@@ -246,7 +241,9 @@ impl Actor {
 
     pub fn lock(&mut self, pick: Pick, part: Part) -> Result<(), String> {
         let locked = self.areas.iter().flatten();
-        let locked = locked.flat_map(|area| &area.pages).filter(|page| page.locked);
+        let locked = locked
+            .flat_map(|area| &area.pages)
+            .filter(|page| page.locked);
         let room = LOCKED_MAX.saturating_sub(locked.count());
         let Some(slot) = self.find_mapped(pick) else {
             return Ok(());
@@ -285,7 +282,13 @@ impl Actor {
 
 /// Where it is now. None: it is made of several mappings, which not every kernel moves at once and
 /// of which nobody can say when they become one; then the caller does it by hand.
-fn remap(at: usize, old: usize, new: usize, flags: i32, to: usize) -> Result<Option<usize>, String> {
+fn remap(
+    at: usize,
+    old: usize,
+    new: usize,
+    flags: i32,
+    to: usize,
+) -> Result<Option<usize>, String> {
     // SAFETY: memory of the actor's own, to which no reference exists.
     let got = unsafe { libc::mremap(at as *mut _, old, new, flags, to as *mut libc::c_void) };
     if got != libc::MAP_FAILED {

@@ -66,7 +66,8 @@ impl Content {
         words
     }
 
-    /// A page of it, to memory.
+    /// A page of it, to memory. Not inline, as below: deep recursions need small frames.
+    #[inline(never)]
     pub fn write(&self, at: usize) {
         for (n, word) in self.words().into_iter().enumerate() {
             // SAFETY: the actor owns this page, and its shadow says that it may be written.
@@ -87,7 +88,13 @@ impl Content {
         self.layers.push(layer);
     }
 
+    /// A page without small writes is there. Fit for a handler on a small stack.
+    pub fn is_at(&self, at: usize) -> bool {
+        (0..WORDS).all(|n| read(at, n) == self.word(n))
+    }
+
     /// Compares a page with what it must be, and adds it to the sum.
+    #[inline(never)]
     pub fn check(&self, at: usize, digest: &mut Digest) -> Result<(), String> {
         let expected = self.words();
         let mut sum = 0u64;
@@ -97,9 +104,11 @@ impl Content {
                 if self.either && is_zero(at) {
                     return Ok(());
                 }
-                return Err(wrong(at, n, &expected_of(self), found));
+                return Err(wrong(at, n, &self.words(), found));
             }
-            sum = (sum ^ found).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(7);
+            sum = (sum ^ found)
+                .wrapping_mul(0x0000_0100_0000_01B3)
+                .rotate_left(7);
         }
         if !self.either {
             digest.fold(sum);
@@ -116,10 +125,6 @@ fn read(at: usize, n: usize) -> u64 {
 
 fn is_zero(at: usize) -> bool {
     (0..WORDS).all(|n| read(at, n) == 0)
-}
-
-fn expected_of(content: &Content) -> [u64; WORDS] {
-    content.words()
 }
 
 /// What is there instead, as whoever looks for the mistake will ask.

@@ -241,7 +241,11 @@ impl Part {
             _ => 4096,
         };
         Part {
-            at: if dice.one_in(4) { 0 } else { dice.roll() as u16 },
+            at: if dice.one_in(4) {
+                0
+            } else {
+                dice.roll() as u16
+            },
             pages: pages as u16,
         }
     }

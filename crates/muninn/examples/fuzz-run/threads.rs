@@ -61,7 +61,9 @@ impl Actor {
         let answer = wait(word, 0);
         let error = Error::last_os_error().raw_os_error();
         if answer >= 0 || !matches!(error, Some(libc::EAGAIN | libc::EINTR)) {
-            return Err(format!("futex with another value answered {answer} ({error:?})"));
+            return Err(format!(
+                "futex with another value answered {answer} ({error:?})"
+            ));
         }
         if self.role != Role::RawChild {
             word.store(0, Ordering::SeqCst);

@@ -73,7 +73,9 @@ impl Actor {
         let answer = unsafe { libc::read(zeros.as_raw_fd(), area.address(page) as *mut _, 64) };
         match Error::last_os_error().raw_os_error() {
             Some(libc::EFAULT) if answer < 0 => Ok(()),
-            error => Err(format!("read to a closed page answered {answer} ({error:?})")),
+            error => Err(format!(
+                "read to a closed page answered {answer} ({error:?})"
+            )),
         }
     }
 
@@ -115,7 +117,9 @@ fn carry(from: usize, to: usize, len: usize, way: Way) -> Result<(), String> {
             let file = memfd()?;
             calls::write_from(file.as_raw_fd(), from, len)?;
             // SAFETY: a plain call.
-            check("lseek", unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET) })?;
+            check("lseek", unsafe {
+                libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET)
+            })?;
             calls::read_to(file.as_raw_fd(), to, len)
         }
         Way::FileV => {
@@ -131,7 +135,10 @@ fn carry(from: usize, to: usize, len: usize, way: Way) -> Result<(), String> {
         Way::ProcessVmRead => between(from, to, len, libc::process_vm_readv, false),
         Way::ProcessVmWrite => between(from, to, len, libc::process_vm_writev, true),
         Way::ProcMem => {
-            let memory = File::options().read(true).write(true).open("/proc/self/mem");
+            let memory = File::options()
+                .read(true)
+                .write(true)
+                .open("/proc/self/mem");
             let memory = memory.map_err(|error| format!("/proc/self/mem: {error}"))?;
             all("write of /proc/self/mem", len, |done| {
                 // SAFETY: writes to memory that the shadow says may be written.
@@ -146,11 +153,7 @@ fn carry(from: usize, to: usize, len: usize, way: Way) -> Result<(), String> {
 }
 
 /// Calls until everything is done; a call may do a part.
-pub fn all(
-    what: &str,
-    len: usize,
-    mut call: impl FnMut(usize) -> isize,
-) -> Result<(), String> {
+pub fn all(what: &str, len: usize, mut call: impl FnMut(usize) -> isize) -> Result<(), String> {
     let mut done = 0;
     while done < len {
         match call(done) {
@@ -249,8 +252,15 @@ type Between = unsafe extern "C" fn(
 /// From this process to itself, as if it were another.
 fn between(from: usize, to: usize, len: usize, call: Between, write: bool) -> Result<(), String> {
     all("process_vm_readv or writev", len, |done| {
-        let (source, target) = (pieces(from + done, len - done), pieces(to + done, len - done));
-        let (own, other) = if write { (source, target) } else { (target, source) };
+        let (source, target) = (
+            pieces(from + done, len - done),
+            pieces(to + done, len - done),
+        );
+        let (own, other) = if write {
+            (source, target)
+        } else {
+            (target, source)
+        };
         // SAFETY: the lists name memory that the shadows say may be read and written.
         unsafe { call(libc::getpid(), own.as_ptr(), 3, other.as_ptr(), 3, 0) }
     })

@@ -95,7 +95,8 @@ impl Ring {
             }
             let (fd, call) = (self.fd.as_raw_fd(), libc::SYS_io_uring_enter);
             // SAFETY: no pointers are passed.
-            let entered = unsafe { libc::syscall(call, fd, to_submit, 1, GETEVENTS, 0usize, 0usize) };
+            let entered =
+                unsafe { libc::syscall(call, fd, to_submit, 1, GETEVENTS, 0usize, 0usize) };
             match entered {
                 n if n >= 0 => to_submit = to_submit.saturating_sub(n as u32),
                 _ if errno() == libc::EINTR => {}
