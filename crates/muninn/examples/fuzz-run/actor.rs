@@ -21,15 +21,16 @@ const AREAS_MAX: usize = 16;
 pub struct Rules {
     /// Steps that are left out.
     pub skipped: HashSet<String>,
-    /// Ways of copying that another one takes the place of: `direct`, `uring`.
+    /// Kinds of steps that are left out, by their words.
     pub without: Vec<String>,
     /// Every step is told on stderr as it is taken.
     pub trace: bool,
 }
 
 impl Rules {
-    pub fn is_without(&self, what: &str) -> bool {
-        self.without.iter().any(|name| name == what)
+    pub fn skip(&self, step: &Step) -> bool {
+        let kind = step.act.kind();
+        self.skipped.contains(&step.id) || self.without.iter().any(|word| word == kind)
     }
 }
 
@@ -76,7 +77,7 @@ impl Actor {
     /// Takes the steps, then waits for everybody and looks at everything.
     pub fn play(&mut self, steps: &[Step]) -> Result<Digest, String> {
         for step in steps {
-            if self.rules.skipped.contains(&step.id) {
+            if self.rules.skip(step) {
                 continue;
             }
             if self.rules.trace {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use step::Step;
 
 const USAGE: &str = "usage: fuzz-run play|list --seed N [--steps M] [--skip 1,4-9,12.3] \
-                     [--without direct,uring] [--trace]
+                     [--without rawfork,procmem] [--trace]
   play  takes the steps; prints the digest of what was read, or what was wrong
   list  prints the steps in words
   size  prints how many MiB the program has at most, apart from its threads and children
@@ -101,10 +101,7 @@ fn main() -> ExitCode {
 }
 
 fn list(steps: &[Step], rules: &Rules, depth: usize) {
-    for step in steps
-        .iter()
-        .filter(|step| !rules.skipped.contains(&step.id))
-    {
+    for step in steps.iter().filter(|step| !rules.skip(step)) {
         println!(
             "{:indent$}{}: {}",
             "",

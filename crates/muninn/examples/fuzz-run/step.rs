@@ -215,6 +215,50 @@ impl fmt::Display for Act {
 }
 
 impl Act {
+    /// The word by which steps of its kind are left out.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Act::Map(..) | Act::Replace(..) => "map",
+            Act::Unmap(..) => "unmap",
+            Act::Grow(..) | Act::Shrink(..) | Act::MoveTo(..) | Act::MoveOut(..) => "remap",
+            Act::ReadOnly(..) | Act::Close(..) | Act::Open(..) => "protect",
+            Act::Advise(_, _, Advice::WipeOnFork) => "wipe",
+            Act::Advise(_, _, Advice::DontFork) => "dontfork",
+            Act::Advise(_, _, Advice::Free) => "lazyfree",
+            Act::Advise(..) => "advise",
+            Act::Lock(..) | Act::Unlock(..) => "lock",
+            Act::Break(..) => "break",
+            Act::Malloc(..) | Act::Calloc(..) | Act::Realloc(..) | Act::Free(..) => "malloc",
+            Act::Fill(..) | Act::Poke(..) => "write",
+            Act::Read(..) | Act::ReadAll => "read",
+            Act::Copy(.., way) => match way {
+                Way::MemCpy => "memcpy",
+                Way::ProcMem => "procmem",
+                Way::Direct => "direct",
+                Way::Uring => "uring",
+                _ => "calls",
+            },
+            Act::Forbidden(..) | Act::Random(..) => "calls",
+            Act::Futex(..) => "futex",
+            Act::VmSplice(..) => "vmsplice",
+            Act::ZeroCopy(..) => "zerocopy",
+            Act::Receive(..) => "receive",
+            Act::Stack(..) => "stack",
+            Act::Fork(Forking::Libc, ..) => "fork",
+            Act::Fork(Forking::Orphan, ..) => "orphan",
+            Act::Fork(..) => "rawfork",
+            Act::Burst(..) => "burst",
+            Act::Exec => "exec",
+            Act::Spawn => "spawn",
+            Act::VFork(..) => "vfork",
+            Act::Thread(..) | Act::Join => "thread",
+            Act::Collect => "collect",
+            Act::Raise(..) => "raise",
+            Act::Timer(..) => "timer",
+            Act::CloseInput | Act::CloseAll => "close",
+        }
+    }
+
     /// The steps of whoever it starts.
     pub fn inner(&self) -> &[Step] {
         match self {

@@ -44,11 +44,6 @@ impl Actor {
         }
         let source = self.area(from).address(read);
         let target = self.area(to).address(written);
-        let way = match way {
-            Way::Direct if self.rules.is_without("direct") => Way::FileP,
-            Way::Uring if self.rules.is_without("uring") => Way::FileP,
-            way => way,
-        };
         carry(source, target, count * PAGE, way)?;
         for n in 0..count {
             let content = self.area(from).pages[read + n].content.clone();

@@ -139,17 +139,21 @@ pub fn there_and_back(file: &File, from: usize, to: usize, len: usize) -> Result
                 }
             });
         };
-        let answer = ring.run(Sqe {
-            opcode,
-            fd,
-            offset: done as u64,
-            addr: (at + done) as u64,
-            len: (len - done) as u32,
-            ..Sqe::default()
-        })?;
-        match answer {
-            n if n >= 0 => Ok(n as isize),
-            n => Err(format!("io_uring: {}", Error::from_raw_os_error(-n))),
+        loop {
+            let answer = ring.run(Sqe {
+                opcode,
+                fd,
+                offset: done as u64,
+                addr: (at + done) as u64,
+                len: (len - done) as u32,
+                ..Sqe::default()
+            })?;
+            match -answer {
+                n if n <= 0 => return Ok(-n as isize),
+                // A signal came while the kernel made the thread that should do it.
+                libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
+                n => return Err(format!("io_uring: {}", Error::from_raw_os_error(n))),
+            }
         }
     };
     for (what, opcode, at) in [("ring write", OP_WRITE, from), ("ring read", OP_READ, to)] {

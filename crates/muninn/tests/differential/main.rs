@@ -10,6 +10,7 @@
 //! | `MUNINN_FUZZ_SECONDS` | how long [120] |
 //! | `MUNINN_FUZZ_SEED` | the first seed [from the clock, printed] |
 //! | `MUNINN_FUZZ_OVER` | `shm`, `tcp` or `no-move` only |
+//! | `MUNINN_FUZZ_WITHOUT` | kinds of steps that are left out: `rawfork,vmsplice` |
 //! | `MUNINN_FUZZ_PLAIN=1` | compares plain runs with plain runs: the fuzzer itself is checked |
 //! | `MUNINN_FUZZ_ALL=1` | goes on after a failure |
 //! | `MUNINN_FUZZ_SHRINK_SECONDS` | how long steps are taken away [60] |

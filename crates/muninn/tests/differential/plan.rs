@@ -75,9 +75,14 @@ impl Plan {
             "--steps".to_string(),
             self.steps.to_string(),
         ];
+        let mut without = std::env::var("MUNINN_FUZZ_WITHOUT").unwrap_or_default();
         if self.over == Over::NoMove {
             // Without moves, a program that does such things keeps its memory, and is ended for it.
-            words.extend(["--without".to_string(), "direct,uring".to_string()]);
+            without += ",direct,uring";
+        }
+        if !without.is_empty() {
+            let without = without.trim_start_matches(',').to_string();
+            words.extend(["--without".to_string(), without]);
         }
         if !skipped.is_empty() {
             words.extend(["--skip".to_string(), ranges(skipped)]);

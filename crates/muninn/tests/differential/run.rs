@@ -16,6 +16,15 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of a failure that are worth printing.
 const LINES_MAX: usize = 60;
 
+/// What a program says when a child did not end well.
+const CHILD: [&str; 5] = [
+    "was ended by signal",
+    "ended with code",
+    "ended with status",
+    "ended without a digest",
+    "the parent of an orphan",
+];
+
 /// What a program looked like from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
@@ -32,8 +41,12 @@ pub enum Outcome {
     /// It does not even run plainly.
     Plain(Ran),
     Hang(Ran),
-    /// It read a byte that it never wrote, or a call failed that must not.
+    /// It read a byte that it never wrote.
     Wrong(Ran),
+    /// A call failed that must not.
+    Call(Ran),
+    /// One of its children did not end well, and not because it read something wrong.
+    Child(Ran),
     /// It ended otherwise than it should.
     Ended(Ran),
     /// Everything seems right, and yet it read something else.
@@ -46,7 +59,9 @@ impl Outcome {
             Outcome::Same => "the same",
             Outcome::Plain(_) => "does not run plainly",
             Outcome::Hang(_) => "hangs",
-            Outcome::Wrong(_) => "wrong",
+            Outcome::Wrong(_) => "reads wrong bytes",
+            Outcome::Call(_) => "a call fails",
+            Outcome::Child(_) => "a child is ended",
             Outcome::Ended(_) => "ended",
             Outcome::Differs(..) => "reads something else",
         }
@@ -70,6 +85,7 @@ impl fmt::Display for Outcome {
             Outcome::Same => Ok(()),
             Outcome::Plain(ran) | Outcome::Hang(ran) => one(f, ran),
             Outcome::Wrong(ran) | Outcome::Ended(ran) => one(f, ran),
+            Outcome::Call(ran) | Outcome::Child(ran) => one(f, ran),
             Outcome::Differs(plain, far) => {
                 one(f, plain)?;
                 writeln!(f, "\n  and with far memory:")?;
@@ -106,8 +122,21 @@ pub fn judge(ran: Ran, plain: Option<Ran>) -> Outcome {
     if ran.code.is_none() {
         return Outcome::Hang(ran);
     }
-    if ran.out.contains("WRONG ") {
+    let wrong: Vec<&str> = ran
+        .out
+        .lines()
+        .filter(|line| line.contains("WRONG "))
+        .collect();
+    if wrong.iter().any(|line| line.contains("read again it is")) {
         return Outcome::Wrong(ran);
+    }
+    // A parent says that its child ended, also when the child has told why.
+    let of_a_child = |line: &&str| CHILD.iter().any(|words| line.contains(words));
+    if wrong.iter().any(|line| !of_a_child(line)) {
+        return Outcome::Call(ran);
+    }
+    if !wrong.is_empty() {
+        return Outcome::Child(ran);
     }
     if ran.code != Some(0) || !ran.out.starts_with("digest ") {
         return Outcome::Ended(ran);
