@@ -84,10 +84,12 @@ impl Campaign {
             return;
         }
         self.stopped.fetch_or(!self.go_on, Ordering::SeqCst);
-        let line = format!("seed {}: {}", plan.seed, outcome.kind());
-        println!("\n{line}\n  {}\n{outcome}", plan.command(&[]));
+        let line = format!("seed {} {}: {}", plan.seed, plan.over, outcome.kind());
+        println!("{line}; it is shrunk now");
         let smallest = shrink::shrink(plan, &outcome, self.shrink_for);
-        println!("{smallest}");
+        // In one piece: another may be printed at the same time.
+        let command = plan.command(&[]);
+        println!("\n{line}\n  {command}\n{outcome}\n{smallest}");
         self.failed.lock().unwrap().push(line);
     }
 
