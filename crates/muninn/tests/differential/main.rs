@@ -20,6 +20,7 @@
 mod common;
 
 mod plan;
+mod progress;
 mod run;
 mod shrink;
 

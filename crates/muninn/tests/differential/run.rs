@@ -2,6 +2,7 @@
 
 use crate::common::{Place, Served, place};
 use crate::plan::{Over, Plan, fuzz_run};
+use crate::progress;
 use muninn_sys::signal::PidFd;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -10,7 +11,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 use std::time::Duration;
 
-/// A plain run takes less than a second.
+/// A plain run takes less than a second; after that, whoever does nothing hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lines of a failure that are worth printing.
@@ -186,7 +187,7 @@ fn finish(place: &Place, mut command: Command, patience: Duration) -> Ran {
         .process_group(0);
     let mut child = command.spawn().unwrap();
     let handle = PidFd::open(child.id() as i32).unwrap();
-    let ended = handle.wait_end(Some(patience)).unwrap();
+    let ended = progress::ends(&handle, child.id(), patience);
     let threads = if ended {
         String::new()
     } else {
@@ -213,23 +214,12 @@ fn finish(place: &Place, mut command: Command, patience: Duration) -> Ran {
 /// What every thread of every process of a group waits for.
 fn threads_of(group: u32) -> String {
     let mut text = String::new();
-    let group = group.to_string();
-    for process in std::fs::read_dir("/proc").unwrap().flatten() {
-        let read = |name: &str| std::fs::read_to_string(process.path().join(name));
-        let Ok(stat) = read("stat") else { continue };
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
-        if fields.get(3) != Some(&group.as_str()) {
-            continue;
-        }
-        let line = read("cmdline").unwrap_or_default().replace('\0', " ");
-        let words: Vec<&str> = line.split(' ').take(4).collect();
-        let id = process.file_name().to_string_lossy().into_owned();
-        text += &format!(
-            "\nprocess {id}, child of {}: {}",
-            fields[2],
-            words.join(" ")
-        );
-        let tasks = std::fs::read_dir(process.path().join("task"));
+    for (process, parent) in progress::members(group) {
+        let line = std::fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').take(4).collect();
+        let id = process.file_name().unwrap_or_default().to_string_lossy();
+        text += &format!("\nprocess {id}, child of {parent}: {}", words.join(" "));
+        let tasks = std::fs::read_dir(process.join("task"));
         for task in tasks.into_iter().flatten().flatten() {
             let read =
                 |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 const CHANCES: usize = 3;
 
-/// So much longer than a good run that it will not end.
-const HANG: Duration = Duration::from_secs(20);
+/// Less than for the first run: there is much to try, and what does nothing for that long hangs.
+const HANG: Duration = Duration::from_secs(12);
 
 struct Search<'a> {
     plan: &'a Plan,
