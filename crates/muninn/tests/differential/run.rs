@@ -185,6 +185,13 @@ fn finish(place: &Place, mut command: Command, patience: Duration) -> Ran {
         .stderr(file("err"))
         .env("TMPDIR", place.path(""))
         .process_group(0);
+    // SAFETY: a plain call between fork and exec. Nobody stays behind when this test is killed.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
     let mut child = command.spawn().unwrap();
     let handle = PidFd::open(child.id() as i32).unwrap();
     let ended = progress::ends(&handle, child.id(), patience);
