@@ -63,8 +63,8 @@ pub trait Kernel {
     fn present(&self, range: PageRange) -> u64;
     /// Whether anything is mapped at a page of the program.
     fn is_mapped(&self, page: PageNo) -> bool;
-    /// Makes pages that are shared after a fork this process's own; false if that cannot be.
-    fn unshare(&self, range: PageRange) -> bool;
+    /// Asks that pages that are shared after a fork be made this process's own, later.
+    fn unshare(&self, range: PageRange);
     fn counters(&self) -> &Counters;
 
     /// The bytes of a frame.

@@ -23,6 +23,7 @@
 use crate::below::Stillness;
 use muninn_sys::clock;
 use muninn_sys::memory::program;
+use muninn_sys::own::Program;
 use muninn_sys::proc;
 use muninn_sys::still::Still;
 use muninn_sys::uffd::{
@@ -179,6 +180,8 @@ fn copy(reader: &program::Reader, errand: Errand) -> Result<(), Cause> {
 #[derive(Debug)]
 pub struct Copying {
     carrier: Arc<Carrier>,
+    /// Whose threads are to stand still.
+    program: Option<Program>,
     /// Events that were read while the carrier worked.
     aside: Mutex<VecDeque<Event<Userfaultfd>>>,
     /// While pages are taken out.
@@ -191,6 +194,7 @@ impl Copying {
     pub fn new(carrier: Arc<Carrier>) -> Copying {
         Copying {
             carrier,
+            program: Program::watch(),
             aside: Mutex::new(VecDeque::with_capacity(64)),
             still: Mutex::new(None),
             waiting: Mutex::new(Vec::with_capacity(64)),
@@ -212,7 +216,7 @@ impl Copying {
             self.listen(device);
             !self.is_changing()
         };
-        let Some(still) = Still::begin(waits, goes_on) else {
+        let Some(still) = Still::begin(self.program.as_ref(), waits, goes_on) else {
             return Stillness::NotNow;
         };
         // What a device began to write has its file open still, and no thread can begin anew.

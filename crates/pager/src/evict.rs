@@ -174,7 +174,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let unknown = !(chunk.resident | chunk.staged | chunk.far);
         let taken = chunk.staged | unknown;
         let mut moved: Mask = 0;
-        // Pages before this one were made our own already.
+        // Pages before this one were asked to be made our own already.
         let mut unshared = 0;
         let mut first = wanted.trailing_zeros() as usize;
         while first < CHUNK_PAGES {
@@ -200,12 +200,12 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                         _ if done_pages > 0 => next_wanted(wanted, next),
                         Cause::Again => break,
                         Cause::Busy if unshared <= first => {
-                            // Only pages that are there: absent ones would be asked of us.
                             let there = (wanted >> first).trailing_ones() as usize;
                             unshared = first + there;
                             let range = PageRange::new(number.page(first), there as u64);
                             self.kernel.unshare(range);
-                            first
+                            add(&self.counters().busy_pages, 1);
+                            next_wanted(wanted, first + 1)
                         }
                         // A run across two mappings is refused as a whole.
                         Cause::Invalid if from.pages() > 1 => {

@@ -70,9 +70,7 @@ impl Kernel for FakeKernel {
     fn is_mapped(&self, _: PageNo) -> bool {
         false
     }
-    fn unshare(&self, _: PageRange) -> bool {
-        false
-    }
+    fn unshare(&self, _: PageRange) {}
     fn counters(&self) -> &Counters {
         &self.counters
     }

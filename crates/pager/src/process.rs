@@ -12,7 +12,7 @@ use muninn_sys::uffd::{
     RequestError, Userfaultfd, Wake,
 };
 use muninn_types::{Bytes, PageNo};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Frames of the staging area: address space, not memory.
 const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
@@ -46,6 +46,39 @@ pub struct Process {
     place: Place,
     /// Where pages cannot be moved.
     copying: Option<Copying>,
+    chores: Arc<Chores>,
+}
+
+/// What is to be done to the program's memory by a thread that may wait for the pager: pages of a parent
+/// and its child are made the one's own by writing to them, and one that has gone meanwhile is asked of
+/// the pager, who would wait for himself.
+#[derive(Debug, Default)]
+pub struct Chores {
+    unshare: Mutex<Vec<PageRange>>,
+}
+
+/// Ranges that wait; those beyond are asked for again.
+const CHORES_MAX: usize = 256;
+
+impl Chores {
+    fn list(&self) -> MutexGuard<'_, Vec<PageRange>> {
+        self.unshare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, range: PageRange) {
+        let mut list = self.list();
+        if list.len() < CHORES_MAX && !list.contains(&range) {
+            list.push(range);
+        }
+    }
+
+    /// Does what was asked for.
+    pub fn work(&self) {
+        let list = std::mem::take(&mut *self.list());
+        for range in list {
+            let _ = program::unshare(range);
+        }
+    }
 }
 
 /// Opens a device for the program's memory; whether it tells of forks.
@@ -75,6 +108,7 @@ impl Process {
         program: Userfaultfd,
         place: Place,
         carrier: Option<Arc<Carrier>>,
+        chores: Arc<Chores>,
     ) -> Result<Process, ProcessError> {
         let frames = Mapping::options()
             .no_reserve()
@@ -95,6 +129,7 @@ impl Process {
             pagemap: Pagemap::open()?,
             place,
             copying: carrier.map(Copying::new),
+            chores,
         };
         if process.copying.is_none() {
             // SAFETY: the area was just made, and is touched only where pages were moved to.
@@ -222,9 +257,11 @@ impl Kernel for Process {
     fn is_mapped(&self, page: PageNo) -> bool {
         program::is_mapped(page)
     }
-    fn unshare(&self, range: PageRange) -> bool {
+    fn unshare(&self, range: PageRange) {
         // A copy can be made of pages that are shared.
-        self.copying.is_none() && program::unshare(range).is_ok()
+        if self.copying.is_none() {
+            self.chores.ask(range);
+        }
     }
     fn counters(&self) -> &Counters {
         self.place.counters()

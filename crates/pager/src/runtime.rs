@@ -303,7 +303,7 @@ fn begin(
         },
     };
     device.set_blocking(true).map_err(text)?;
-    let process = Process::new(device, place, carrier).map_err(text)?;
+    let process = Process::new(device, place, carrier, Arc::clone(&shared.chores)).map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());

@@ -7,6 +7,7 @@
 
 use crate::below::FarError;
 use crate::clerk::Clerk;
+use crate::process::Chores;
 use muninn_job::Job;
 use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
@@ -52,6 +53,7 @@ pub struct Shared {
     hold_still: AtomicBool,
     bell: Mapping,
     mailbox: Mapping,
+    pub chores: Arc<Chores>,
     /// Children that the pager answers for.
     wards: AtomicU32,
     /// Why the pager cannot go on, as another thread found out; why it has not begun.
@@ -85,6 +87,7 @@ impl Shared {
             hold_still: AtomicBool::new(false),
             bell,
             mailbox,
+            chores: Arc::default(),
             wards: AtomicU32::new(0),
             lost: OnceLock::new(),
             gave_up: AtomicBool::new(false),

@@ -17,7 +17,7 @@ use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
 use muninn_sys::memory::program;
 use muninn_sys::own::{self, Fate, Priority, Program};
-use muninn_sys::proc::{StatmReader, for_each_map};
+use muninn_sys::proc::{self, RealProc, StatmReader, for_each_map};
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE};
 use std::ops::ControlFlow;
@@ -44,6 +44,8 @@ const CALM_PAGES: u64 = 16;
 const CALM_TICKS: u32 = 64;
 /// How much of the fastest growth is remembered from look to look.
 const BURST_DECAY: f64 = 0.95;
+/// The part of its share that a process may keep locked.
+const LOCKED_PART: u64 = 4;
 /// The buffer that maps are read through.
 const MAPS_BUFFER: usize = 64 << 10;
 
@@ -263,6 +265,7 @@ impl Steward {
         if look {
             self.last_look = self.ticks;
             let now = clock::now();
+            self.unlock_much(share);
             self.find_memory();
             shared.offer(&self.found, now);
         }
@@ -272,6 +275,7 @@ impl Steward {
         if !busy && (look || held > background || fork::wants_near()) {
             shared.ring();
         }
+        shared.chores.work();
     }
 
     /// Follows the program's faults with the pager's place; whether faults were served since the
@@ -333,6 +337,15 @@ impl Steward {
         let grown = self.resident.saturating_sub(before);
         threshold.handle_charge(Bytes::pages(grown), self.sampled_at);
         threshold.get()
+    }
+
+    /// Memory that may not leave the machine's stays. But one who locks more than a part of what he may
+    /// hold would lock all there is, and everything else could only go above the limit.
+    fn unlock_much(&self, share: Bytes) {
+        let locked = proc::status(&RealProc, 0).map_or(Bytes::ZERO, |status| status.vm_lck);
+        if locked.0 > share.0 / LOCKED_PART {
+            own::unlock_all();
+        }
     }
 
     fn find_memory(&mut self) {

@@ -189,6 +189,7 @@ fn doing(pid: i32, thread: i32) -> Doing {
 fn look(
     tasks: &rustix::fd::OwnedFd,
     pid: i32,
+    program: Option<&own::Program>,
     waits: &mut impl FnMut(i32) -> bool,
 ) -> Result<Doing, Errno> {
     rustix::fs::seek(tasks, rustix::fs::SeekFrom::Start(0))?;
@@ -206,6 +207,10 @@ fn look(
         }
         match doing(pid, thread) {
             Doing::Runs if !waits(thread) => {
+                // Another program would not know what to do with it.
+                if program.is_some_and(|program| program.wait(Duration::ZERO) != own::Fate::Runs) {
+                    return Err(Errno::SRCH);
+                }
                 send(pid, thread);
                 all = Doing::Runs;
             }
@@ -225,6 +230,7 @@ impl Still {
     /// to give it up. A thread that `waits` for a page counts as one that sleeps: in the middle of a
     /// system call, and with a signal to come, it asks for its page again and again.
     pub fn begin(
+        program: Option<&own::Program>,
         mut waits: impl FnMut(i32) -> bool,
         mut goes_on: impl FnMut() -> bool,
     ) -> Option<Still> {
@@ -241,7 +247,7 @@ impl Still {
             if !goes_on() {
                 return None;
             }
-            let doing = look(&tasks, pid, &mut waits).ok()?;
+            let doing = look(&tasks, pid, program, &mut waits).ok()?;
             let waited = crate::clock::now().saturating_sub(began);
             let waited = Duration::from_nanos(waited.0);
             match doing {
@@ -298,7 +304,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         let mut reached = 0;
         for _ in 0..50 {
-            let Some(still) = Still::begin(|_| false, || true) else {
+            let Some(still) = Still::begin(None, |_| false, || true) else {
                 continue;
             };
             reached += 1;

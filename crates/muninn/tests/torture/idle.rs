@@ -2,7 +2,7 @@
 
 use crate::both::{PATIENCE, cannot_run, finish, open_place, program};
 use crate::harness::start;
-use crate::watcher::{descendants, is_server};
+use crate::watcher::{descendants, is_companion, is_server};
 use muninn_sys::signal::PidFd;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -46,7 +46,8 @@ fn sleepers(how: &str) {
     let (before, since) = (all(), Instant::now());
     std::thread::sleep(WINDOW);
     let (used, window) = (all() - before, since.elapsed());
-    let program = family.iter().find(|pid| !is_server(**pid)).unwrap();
+    let is_program = |pid: &&i32| !is_server(**pid) && !is_companion(**pid);
+    let program = family.iter().find(is_program).unwrap();
     let program = PidFd::open(*program).unwrap();
     program.send(Signal::TERM).unwrap();
     let ran = finish(run, PATIENCE);

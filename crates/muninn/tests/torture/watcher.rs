@@ -29,6 +29,12 @@ pub fn is_server(pid: i32) -> bool {
     line.split('\0').any(|word| word == "serve")
 }
 
+/// Whether a process is the companion of a program, whose memory is that program's.
+pub fn is_companion(pid: i32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.starts_with("muninn-")
+}
+
 /// How pages are counted that a child shares with its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
@@ -68,8 +74,8 @@ pub fn watch(run: &Run, count: Count, patience: Duration) -> Seen {
         if none || looked.is_none_or(|at| at.elapsed() >= FAMILY) {
             looked = Some(Instant::now());
             let found = descendants(root);
-            family.retain(|pid, _| found.contains(pid));
-            for pid in found {
+            family.retain(|pid, _| found.contains(pid) && !is_companion(*pid));
+            for pid in found.into_iter().filter(|pid| !is_companion(*pid)) {
                 let reader = || (!is_server(pid)).then(|| StatmReader::of(pid).ok());
                 family.entry(pid).or_insert_with(|| reader().flatten());
             }

@@ -249,6 +249,12 @@ pub fn set_huge_pages(allow: bool) {
     let _ = rustix::thread::disable_transparent_huge_pages(!allow);
 }
 
+/// No memory of this process is locked any more, nor will new memory be.
+pub fn unlock_all() {
+    // SAFETY: a plain system call; contents stay as they are.
+    unsafe { libc::munlockall() };
+}
+
 /// Whether this process may have huge pages.
 pub fn has_huge_pages() -> bool {
     rustix::thread::transparent_huge_pages_are_disabled() == Ok(false)

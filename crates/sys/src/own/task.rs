@@ -31,7 +31,7 @@ pub type Entry = extern "C" fn(*mut c_void) -> !;
 
 const NO_SIGNAL: c_int = 0;
 /// A task that shares memory, on its way to be a process of its own.
-const MIDWIFE: c_int = libc::CLONE_VM | libc::CLONE_VFORK | NO_SIGNAL;
+const MIDWIFE: c_int = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_VFORK | NO_SIGNAL;
 const COMPANION: c_int = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_SETTLS;
 /// A thread beside another of the companion's.
 const THREAD: c_int = libc::CLONE_VM
