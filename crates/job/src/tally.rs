@@ -61,7 +61,7 @@ impl Tally {
     pub fn note(&mut self, statm: &Statm, now: Nanos) {
         let sample = Sample {
             resident: statm.private_resident().0,
-            faults: proc::own_minor_faults(),
+            faults: proc::minor_faults(),
             processes: self.place.attached(),
         };
         if std::mem::take(&mut self.forked) {

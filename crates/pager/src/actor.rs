@@ -22,11 +22,13 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::ward::Wards;
 use muninn_sys::clock;
+use muninn_sys::memory::program;
 use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
 use muninn_sys::uffd::{
     EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Nanos, PageNo};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -38,6 +40,9 @@ const PENDING_MAX: usize = 512;
 const CHANGE_WAIT: Duration = Duration::from_micros(50);
 /// A program that waits for the next page so soon after one was served is faster than we are.
 const HURRY: Nanos = Nanos(50_000);
+/// How long memory that was given back is left to the kernel, and how many pieces are remembered.
+const FREED_PAUSE: Nanos = Nanos::millis(1);
+const LAZILY_FREED_MAX: usize = 4096;
 /// Chunks evicted before the events are looked at again.
 const STEPS_MAX: usize = 4;
 /// Regions of present pages that are asked for at a time.
@@ -61,6 +66,10 @@ pub struct Actor {
     removed: Recently,
     /// Whether reading the device sleeps. Only one that does not can be waited for with a time limit.
     sleeps: bool,
+    /// Memory that was given back, and when.
+    lazily_freed: VecDeque<(PageRange, Nanos)>,
+    /// There were wards, and what left meanwhile may lie scattered.
+    pub(crate) scattered: bool,
     /// A fault was just served.
     served: bool,
     served_at: Nanos,
@@ -90,6 +99,8 @@ impl Actor {
             events: EventBuffer::new(),
             pending: Vec::with_capacity(PENDING_MAX),
             sleeps: true,
+            lazily_freed: VecDeque::new(),
+            scattered: false,
             served: false,
             served_at: Nanos(0),
             changing: false,
@@ -134,6 +145,10 @@ impl Actor {
         self.shared.set_wards(self.wards.len());
         self.fetch_for_fork()?;
         self.reclaim()?;
+        self.press_out_freed();
+        if self.scattered && self.pending.is_empty() && self.wards.is_empty() {
+            self.scattered = self.engine.compact_some()?;
+        }
         self.shared.held.store(self.engine.held(), Relaxed);
         self.engine.publish();
         Ok(())
@@ -149,7 +164,11 @@ impl Actor {
         if self.engine.kernel.has_events() {
             return Some(Duration::ZERO);
         }
-        let waiting = changing || self.shared.has_offers() || self.order.is_waiting();
+        if self.scattered && self.wards.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let freed = !self.lazily_freed.is_empty();
+        let waiting = freed || changing || self.shared.has_offers() || self.order.is_waiting();
         if waiting || !self.pending.is_empty() {
             return Some(CHANGE_WAIT);
         }
@@ -226,7 +245,11 @@ impl Actor {
             }
             Event::Remove(range) if self.shared.is_bell(range) => {}
             Event::Remove(range) => {
-                self.removed.insert(range, clock::now());
+                let now = clock::now();
+                self.removed.insert(range, now);
+                if self.lazily_freed.len() < LAZILY_FREED_MAX {
+                    self.lazily_freed.push_back((range, now));
+                }
                 self.engine.handle_remove(range);
             }
             Event::Unmap(range) => self.follow_change(Change::Unmap(range))?,
@@ -432,6 +455,20 @@ impl Actor {
                 present &= !(u64::MAX >> (64 - pages) << at);
             }
             rest = rest.skip(u64::from(u64::BITS).min(rest.pages()));
+        }
+    }
+
+    /// What the program gave back for the kernel to take when it likes (MADV_FREE) is still there, and
+    /// is not ours to move. When memory is short the kernel is asked to like it now: it takes only what
+    /// was not written to since.
+    fn press_out_freed(&mut self) {
+        let now = clock::now();
+        while let Some(&(range, since)) = self.lazily_freed.front() {
+            if now.saturating_sub(since) < FREED_PAUSE {
+                return;
+            }
+            self.lazily_freed.pop_front();
+            program::press_out(range);
         }
     }
 

@@ -129,7 +129,7 @@ impl Clerk {
     pub fn hold_still(&self, hold: bool) -> Vec<Grant> {
         let desk = lock(&self.desk);
         self.hold_still.store(hold, Ordering::Relaxed);
-        self.small.fetch_or(hold, Ordering::Relaxed);
+        self.small.store(hold, Ordering::Relaxed);
         if !hold {
             self.bell.notify_one();
         }

@@ -289,6 +289,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.copies += u64::from((new & chunk.far).count_ones());
     }
 
+    /// A resident page needs its far copy no more.
+    pub(crate) fn forget_copy(&mut self, index: ChunkIndex, place: usize) {
+        let chunk = self.table.get_mut(index);
+        let Some(slot) = chunk.slot(place) else {
+            return;
+        };
+        chunk.far &= !bit(place);
+        self.copies -= 1;
+        self.free_slot(slot);
+    }
+
     pub(crate) fn clear_resident(&mut self, index: ChunkIndex, mask: Mask) {
         let chunk = self.table.get_mut(index);
         let gone = mask & chunk.resident;

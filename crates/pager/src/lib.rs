@@ -20,6 +20,7 @@ mod below;
 mod candidates;
 mod chunk;
 mod clerk;
+mod compact;
 mod copying;
 mod engine;
 mod evict;

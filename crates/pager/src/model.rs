@@ -261,6 +261,7 @@ enum Step {
     /// A program in a hurry, several threads at once.
     Manner(bool),
     Ward(bool),
+    Compact,
     Refuse(Call, Script),
 }
 
@@ -286,6 +287,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Quiesce),
         1 => any::<bool>().prop_map(Step::Manner),
         1 => any::<bool>().prop_map(Step::Ward),
+        2 => Just(Step::Compact),
         1 => refusals.prop_map(|script| Step::Refuse(Call::Move, script)),
         1 => copies.prop_map(|script| Step::Refuse(Call::Copy, script)),
     ];
@@ -338,8 +340,11 @@ fn run(world: &mut World, steps: &[Step]) {
                 world.space.set_busy(page, pin);
             }
             Step::Quiesce => world.engine.slots.freeze(),
+            Step::Compact => {
+                world.engine.compact_some().unwrap();
+            }
             Step::Ward(true) => world.engine.slots.pin(),
-            Step::Ward(false) => world.engine.slots.unpin(),
+            Step::Ward(false) => world.engine.slots.pin_only(std::iter::empty()),
             Step::Manner(hurry) => {
                 world.engine.set_hurry(hurry);
             }

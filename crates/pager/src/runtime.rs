@@ -45,7 +45,7 @@ const SIGBUS: i32 = 7;
 /// How long a parent may take to hand memory over, and a server to let a child read.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A child that has lived this long will go on: most end, or execute another program, before.
-const CHILDHOOD: Duration = Duration::from_millis(20);
+const CHILDHOOD: Duration = Duration::from_millis(10);
 /// How often a companion that stays for its wards looks whether there are any left.
 const WARD_PAUSE: Duration = Duration::from_millis(2);
 
@@ -303,6 +303,8 @@ fn begin(
         },
     };
     device.set_blocking(true).map_err(text)?;
+    // Before memory of ours is made that would be locked, too.
+    crate::steward::unlock_much(place.share());
     let process = Process::new(device, place, carrier, Arc::clone(&shared.chores)).map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);

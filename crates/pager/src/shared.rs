@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ranges that wait to be taken over.
-pub const OFFERS_MAX: usize = 4096;
+pub const OFFERS_MAX: usize = 65_536;
 
 /// Offers that are older are not taken.
 const OFFER_AGE_MAX: Nanos = Nanos::millis(2);

@@ -14,6 +14,10 @@ use muninn_types::PageNo;
 
 /// Slots of a grant: 16 MiB.
 pub const GRANT_SLOTS: u32 = 4096;
+/// Slots that are emptied at a time.
+const MOVED_AT_ONCE: usize = 16;
+/// Free slots that are kept when grants have become empty.
+const SPARE_SLOTS: u64 = if cfg!(test) { 4 } else { 512 };
 const WORDS: usize = GRANT_SLOTS as usize / 64;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +49,8 @@ struct Extent {
     frozen: bool,
     /// The parent's; kept to the end.
     inherited: bool,
+    /// Being emptied: nothing is given out of it.
+    closing: bool,
 }
 
 impl Extent {
@@ -55,11 +61,11 @@ impl Extent {
         self.pinned[place as usize / 64] >> (place % 64) & 1 != 0
     }
     fn is_free(&self, place: u32) -> bool {
-        !self.frozen && !self.is_used(place) && !self.is_pinned(place)
+        !self.frozen && !self.closing && !self.is_used(place) && !self.is_pinned(place)
     }
     /// Slots that could be given out.
     fn free(&self) -> u64 {
-        if self.frozen {
+        if self.frozen || self.closing {
             return 0;
         }
         let taken = self
@@ -105,6 +111,7 @@ impl Slots {
             live: 0,
             frozen,
             inherited: false,
+            closing: false,
         };
         if !frozen {
             self.free += u64::from(slots);
@@ -176,7 +183,7 @@ impl Slots {
             let Some(extent) = &mut self.extents[at] else {
                 continue;
             };
-            if extent.frozen || extent.live == extent.slots {
+            if extent.frozen || extent.closing || extent.live == extent.slots {
                 continue;
             }
             let Some(first) = (from..extent.slots).find(|&place| extent.is_free(place)) else {
@@ -230,11 +237,12 @@ impl Slots {
         extent.used[place as usize / 64] &= !(1 << (place % 64));
         extent.live -= 1;
         self.live -= 1;
-        if !extent.frozen {
+        if !extent.frozen && !extent.closing {
             self.free += u64::from(!extent.is_pinned(place));
             return Freed::Slot;
         }
-        if extent.live > 0 || extent.inherited {
+        let kept = extent.inherited || extent.pinned != [0; WORDS];
+        if extent.live > 0 || kept {
             return Freed::Slot;
         }
         let grant = extent.grant;
@@ -251,13 +259,17 @@ impl Slots {
         }
     }
 
-    /// There are no wards any more.
-    pub fn unpin(&mut self) {
-        self.free = 0;
+    /// There are fewer wards: only these slots are read by others.
+    pub fn pin_only(&mut self, slots: impl Iterator<Item = SlotNo>) {
         for extent in self.extents.iter_mut().flatten() {
             extent.pinned = [0; WORDS];
-            self.free += extent.free();
         }
+        for slot in slots {
+            if let Some(Some(extent)) = self.extents.get_mut(slot.grant()) {
+                extent.pinned[slot.place() as usize / 64] |= 1 << (slot.place() % 64);
+            }
+        }
+        self.free = self.extents.iter().flatten().map(Extent::free).sum();
         // What was written meanwhile lies behind; let what comes fill the gaps.
         self.cursor = SlotNo(0);
     }
@@ -270,14 +282,63 @@ impl Slots {
         }
     }
 
-    /// Frozen grants of which no slot is in use, taken out one by one.
+    /// Whether what is far lies in far more grants than it would fill.
+    pub fn is_scattered(&self) -> bool {
+        let grants = self.extents.iter().flatten().filter(|e| !e.inherited);
+        let (number, live) = grants.fold((0, 0), |(n, live), e| (n + 1, live + e.live));
+        number > 2 * live.div_ceil(GRANT_SLOTS) + 2
+    }
+
+    /// Some slots in use of the grant that is to be emptied next, with the lower bits of their pages: the
+    /// one with the fewest, if the others have room for them and much to spare besides.
+    pub fn to_move(&mut self) -> Vec<(SlotNo, u32)> {
+        // A frozen one, too: others may go on reading there.
+        let is_open = |e: &Extent| !e.inherited && e.pinned == [0; WORDS] && e.live > 0;
+        let open = |extents: &[Option<Extent>]| {
+            let numbered = extents.iter().enumerate();
+            let open =
+                numbered.filter_map(|(at, e)| e.as_ref().filter(|e| is_open(e)).map(|e| (at, e)));
+            open.min_by_key(|(_, e)| (!e.closing, e.live))
+                .map(|(at, e)| (at, e.free(), e.live))
+        };
+        let Some((at, free, live)) = open(&self.extents) else {
+            return Vec::new();
+        };
+        if self.free < free + u64::from(live) + SPARE_SLOTS {
+            return Vec::new();
+        }
+        let Some(extent) = &mut self.extents[at] else {
+            return Vec::new();
+        };
+        self.free -= extent.free();
+        extent.closing = true;
+        let used = (0..extent.slots)
+            .filter(|&place| extent.is_used(place))
+            .take(MOVED_AT_ONCE);
+        let slot = |place: u32| {
+            (
+                SlotNo(at as u32 * GRANT_SLOTS + place),
+                extent.owners[place as usize],
+            )
+        };
+        used.map(slot).collect()
+    }
+
+    /// Grants of which no slot is in use, taken out one by one; of those that can be written to, as
+    /// many as leave [`SPARE_SLOTS`].
     pub fn take_empty(&mut self) -> Option<Grant> {
-        let is_empty = |e: &Extent| e.frozen && e.live == 0 && !e.inherited;
+        let spare = self.free.saturating_sub(SPARE_SLOTS);
+        let is_empty = |e: &Extent| {
+            let unused = e.live == 0 && !e.inherited && e.pinned == [0; WORDS];
+            unused && e.free() <= spare
+        };
         let entry = self
             .extents
             .iter_mut()
             .find(|e| e.as_ref().is_some_and(is_empty));
-        entry?.take().map(|extent| extent.grant)
+        let extent = entry?.take()?;
+        self.free -= extent.free();
+        Some(extent.grant)
     }
 }
 
@@ -316,7 +377,7 @@ mod tests {
                     }
                     1 if n >= 20 => {
                         pinned.clear();
-                        slots.unpin();
+                        slots.pin_only(std::iter::empty());
                     }
                     1 if n < 8 => {
                         frozen.extend(model.iter().copied());

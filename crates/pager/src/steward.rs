@@ -33,7 +33,10 @@ const LOOK_TICKS: u32 = 64;
 /// others may want the memory of one that was taken over.
 const STILL_LOOKS: u32 = 4;
 const NAP: Duration = Duration::from_millis(50);
-const LONG_NAP: Duration = Duration::from_secs(1);
+const LONG_NAP: Duration = Duration::from_secs(30);
+/// Nobody wants the memory of a program this small.
+const SMALL: Bytes = Bytes::mib(4);
+const REST: Duration = Duration::from_secs(60);
 /// What a process may hold at least, or it could not go on at all.
 const PAGES_MIN: u64 = 512;
 /// Memory kept free for what grows between two looks: T_upper is this much below the limit.
@@ -146,7 +149,12 @@ impl Steward {
         self.ran = ran;
         self.still = if stirred { 0 } else { self.still + 1 };
         if self.still >= STILL_LOOKS {
-            let patience = if active { NAP } else { LONG_NAP };
+            let small = Bytes::pages(self.resident) < SMALL;
+            let patience = match active {
+                true => NAP,
+                false if small => REST,
+                false => LONG_NAP,
+            };
             return self.watched.wait_until_it_stirs(patience);
         }
         let left = self.share.saturating_sub(Bytes::pages(self.resident).0);
@@ -265,7 +273,7 @@ impl Steward {
         if look {
             self.last_look = self.ticks;
             let now = clock::now();
-            self.unlock_much(share);
+            unlock_much(share);
             self.find_memory();
             shared.offer(&self.found, now);
         }
@@ -339,15 +347,6 @@ impl Steward {
         threshold.get()
     }
 
-    /// Memory that may not leave the machine's stays. But one who locks more than a part of what he may
-    /// hold would lock all there is, and everything else could only go above the limit.
-    fn unlock_much(&self, share: Bytes) {
-        let locked = proc::status(&RealProc, 0).map_or(Bytes::ZERO, |status| status.vm_lck);
-        if locked.0 > share.0 / LOCKED_PART {
-            own::unlock_all();
-        }
-    }
-
     fn find_memory(&mut self) {
         let mut candidates = Candidates::default();
         let (found, program) = (&mut self.found, &self.program);
@@ -363,5 +362,14 @@ impl Steward {
                 false => ControlFlow::Break(()),
             }
         });
+    }
+}
+
+/// Memory that may not leave the machine's stays. But one who locks more than a part of what he may hold
+/// would lock all there is, and everything else could only go above the limit.
+pub fn unlock_much(share: Bytes) {
+    let locked = proc::status(&RealProc, 0).map_or(Bytes::ZERO, |status| status.vm_lck);
+    if locked.0 > share.0 / LOCKED_PART {
+        own::unlock_all();
     }
 }

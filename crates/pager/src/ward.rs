@@ -70,6 +70,8 @@ pub struct Wards {
     name: [u8; NAME_LEN],
     visitors: Vec<Link>,
     wards: Vec<Ward>,
+    /// Grants are shared with somebody's companion, and are not to come or go.
+    handing_over: bool,
 }
 
 impl Wards {
@@ -137,7 +139,6 @@ impl Actor {
             }
         }
         self.engine.slots.pin();
-        self.shared.hold_grants(true);
         self.shared.set_wards(self.wards.len() + 1);
         self.wards.wards.push(Ward {
             device,
@@ -158,17 +159,23 @@ impl Actor {
         let before = wards.len();
         self.receive_visitors(&mut wards);
         wards.retain_mut(|ward| self.attend(ward));
+        let fewer = wards.len() < before;
         // Children of wards came to the new list.
         wards.append(&mut self.wards.wards);
-        self.wards.wards = wards;
-        if before > 0 && self.wards.is_empty() {
-            self.wards.visitors.clear();
+        let handing_over = wards.iter().any(|ward| ward.link.is_some());
+        if self.wards.handing_over && !handing_over {
             self.shared.hold_grants(false);
-            self.engine.slots.unpin();
-            while let Some(grant) = self.engine.slots.take_empty() {
-                self.engine.far.release(grant);
-            }
         }
+        self.wards.handing_over = handing_over;
+        if fewer {
+            let pages = wards.iter().flat_map(|ward| &ward.snapshot.pages);
+            self.engine.slots.pin_only(pages.map(|far| far.slot));
+            self.scattered = true;
+        }
+        if wards.is_empty() {
+            self.wards.visitors.clear();
+        }
+        self.wards.wards = wards;
         Ok(())
     }
 
@@ -202,6 +209,7 @@ impl Actor {
                     let token = u64::from_le_bytes(token);
                     let named = |ward: &&mut Ward| ward.token == token && ward.link.is_none();
                     if let Some(ward) = wards.iter_mut().find(named) {
+                        self.wards.handing_over = true;
                         match self.hand_over(ward, &visitor) {
                             Ok(()) => ward.link = Some(visitor),
                             // It stays our ward; its companion hears why.

@@ -65,6 +65,13 @@ pub fn unshare(range: PageRange) -> Result<(), Errno> {
     unsafe { madvise(pointer(range.first()), len, Advice::LinuxPopulateWrite) }
 }
 
+/// Asks the kernel to take pages now that it may take at any time.
+pub fn press_out(range: PageRange) {
+    let len = range.len_bytes() as usize;
+    // SAFETY: contents stay as they are, but for those that the program gave up.
+    let _ = unsafe { madvise(pointer(range.first()), len, Advice::LinuxPageOut) };
+}
+
 /// Keeps a range out of children.
 pub fn keep_from_children(range: PageRange) -> Result<(), Errno> {
     let len = range.len_bytes() as usize;

@@ -1,0 +1,84 @@
+//! Compaction: pages that lie scattered over many grants move together, and the grants go back.
+//!
+//! While a child may read them, far pages are not written to in place; what leaves meanwhile lies
+//! elsewhere, and afterwards there are gaps everywhere. When nobody waits, the emptiest grant gives its
+//! pages to the gaps of the others, a few at a time: far copies of resident pages are simply forgotten,
+//! those of others are read and written again.
+
+use crate::below::{Far, FarError, Kernel};
+use crate::chunk::{ChunkNo, Page, bit, place_of};
+use crate::engine::{Engine, Fatal};
+use crate::slots::SlotNo;
+use muninn_types::{Class, PageNo};
+
+/// Upper parts of page numbers that an address may have, beyond the 32 bits that a slot remembers.
+const UPPER_PARTS: u64 = 1 << (47 - 12 - 32);
+
+impl<K: Kernel, F: Far> Engine<K, F> {
+    /// Moves a few far pages out of the emptiest grant, if that is worth it; whether it did.
+    pub fn compact_some(&mut self) -> Result<bool, Fatal> {
+        let slots = self.slots.to_move();
+        if slots.is_empty() && self.slots.is_scattered() {
+            // Nothing can be written to in what there is.
+            return match self.far.grant() {
+                Ok(grant) => {
+                    self.slots.add(grant);
+                    Ok(true)
+                }
+                Err(FarError::Full(_)) => Ok(false),
+                Err(FarError::Lost(why)) => Err(Fatal::Lost(why)),
+            };
+        }
+        for &(slot, lower) in &slots {
+            if let Some(page) = self.page_in(slot, lower) {
+                self.move_far(page, slot)?;
+            }
+        }
+        while let Some(grant) = self.slots.take_empty() {
+            self.far.release(grant);
+        }
+        Ok(!slots.is_empty())
+    }
+
+    /// The page whose far copy is in a slot.
+    fn page_in(&self, slot: SlotNo, lower: u32) -> Option<PageNo> {
+        let pages = (0..UPPER_PARTS).map(|upper| PageNo(upper << 32 | u64::from(lower)));
+        pages.into_iter().find(|&page| {
+            let chunk = self
+                .table
+                .find(ChunkNo::of(page))
+                .map(|index| self.table.get(index));
+            chunk.is_some_and(|chunk| chunk.slot(place_of(page)) == Some(slot))
+        })
+    }
+
+    fn move_far(&mut self, page: PageNo, slot: SlotNo) -> Result<(), Fatal> {
+        let Some(index) = self.table.find(ChunkNo::of(page)) else {
+            return Ok(());
+        };
+        let place = place_of(page);
+        if self.table.get(index).resident & bit(place) != 0 {
+            self.forget_copy(index, place);
+            return Ok(());
+        }
+        let Some((new, _)) = self.slots.take_run(1) else {
+            return Ok(());
+        };
+        let near: *mut Page = &mut self.scratch[0];
+        let (from, to) = (self.transfer(slot, near), self.transfer(new, near));
+        let lost = |error: FarError| Fatal::Lost(error.to_string());
+        // SAFETY: scratch memory is this engine's.
+        unsafe { self.far.read(&[from], Class::Prefetch) }.map_err(lost)?;
+        let hash = self.table.get(index).hash(place);
+        if self.hasher.hash(&self.scratch[0]) != hash {
+            let what = format!("grant {} of server {}", from.grant.id, from.grant.server);
+            return Err(Fatal::Changed(page.addr(), what));
+        }
+        // SAFETY: as above, and nobody writes to it meanwhile.
+        unsafe { self.far.write(&[to], Class::Prefetch) }.map_err(lost)?;
+        self.table.get_mut(index).set_far(place, new, hash);
+        self.slots.set_owner(new, page);
+        self.free_slot(slot);
+        Ok(())
+    }
+}
