@@ -43,7 +43,7 @@ pub struct Clerk {
     bell: Condvar,
     /// Nothing is asked for or given back: a child is about to be given what there is.
     hold_still: AtomicBool,
-    /// This process forks: small grants are wanted.
+    /// Small grants are wanted.
     small: AtomicBool,
 }
 
@@ -110,6 +110,11 @@ impl Clerk {
         }))
     }
 
+    /// While there are wards, what is written cannot be written over: small pieces waste less.
+    pub fn want_small(&self, small: bool) {
+        self.small.store(small, Ordering::Relaxed);
+    }
+
     pub fn want_grant(&self) {
         lock(&self.desk).wanted = true;
         self.bell.notify_one();
@@ -129,7 +134,6 @@ impl Clerk {
     pub fn hold_still(&self, hold: bool) -> Vec<Grant> {
         let desk = lock(&self.desk);
         self.hold_still.store(hold, Ordering::Relaxed);
-        self.small.store(hold, Ordering::Relaxed);
         if !hold {
             self.bell.notify_one();
         }

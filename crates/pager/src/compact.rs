@@ -11,6 +11,8 @@ use crate::engine::{Engine, Fatal};
 use crate::slots::SlotNo;
 use muninn_types::{Class, PageNo};
 
+/// Grants that are asked for to move things together, until there are wards again.
+const GRANTS_MAX: u32 = 64;
 /// Upper parts of page numbers that an address may have, beyond the 32 bits that a slot remembers.
 const UPPER_PARTS: u64 = 1 << (47 - 12 - 32);
 
@@ -18,8 +20,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// Moves a few far pages out of the emptiest grant, if that is worth it; whether it did.
     pub fn compact_some(&mut self) -> Result<bool, Fatal> {
         let slots = self.slots.to_move();
-        if slots.is_empty() && self.slots.is_scattered() {
+        if slots.is_empty() && self.slots.is_scattered() && self.compaction_grants < GRANTS_MAX {
             // Nothing can be written to in what there is.
+            self.compaction_grants += 1;
             return match self.far.grant() {
                 Ok(grant) => {
                     self.slots.add(grant);

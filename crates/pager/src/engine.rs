@@ -123,6 +123,8 @@ pub struct Engine<K, F> {
     /// Memory that the program has given back at some time: its pages may be dropped at any moment
     /// after we hear of it.
     pub(crate) given_back: Ranges,
+    /// Grants that were asked for to move far pages together.
+    pub(crate) compaction_grants: u32,
     /// A chunk that left while the address space was changing.
     pub(crate) doubt: Option<PageRange>,
     /// Pages of zeros, to copy from.
@@ -173,6 +175,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             guarded: None,
             hurry: false,
             given_back: Ranges::default(),
+            compaction_grants: 0,
             doubt: None,
             zeros: &ZEROS,
             scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),

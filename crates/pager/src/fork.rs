@@ -152,17 +152,19 @@ pub fn parent() {
     }
 }
 
-/// After a fork, in the child: what it has from its parent. The child begins as one of which nothing
-/// is known.
+/// After a fork, in the child: what it has from its parent. One without far pages begins as one of which
+/// nothing is known.
 pub fn child() -> Heritage {
-    let near = is_near();
-    let heritage = match STATE.swap(State::Idle as u32, SeqCst) {
-        state if state == State::Active as u32 => open_mailbox(),
-        state if state == State::Deaf as u32 && !near => {
-            Heritage::Lost("its parent's memory could not be brought near for the fork")
-        }
-        _ => Heritage::Nothing,
+    let heritage = if state_is(State::Active) {
+        open_mailbox()
+    } else if state_is(State::Deaf) && !is_near() {
+        Heritage::Lost("its parent's memory could not be brought near for the fork")
+    } else {
+        Heritage::Nothing
     };
+    if !matches!(heritage, Heritage::Letter(_)) {
+        STATE.store(State::Idle as u32, SeqCst);
+    }
     WANT_NEAR.store(0, SeqCst);
     IS_NEAR.store(false, SeqCst);
     heritage
@@ -173,6 +175,11 @@ fn open_mailbox() -> Heritage {
     let letter: *const Letter = std::ptr::with_exposed_provenance(page.addr() as usize);
     // SAFETY: mapped for the life of the process; any bytes are a letter.
     let letter = unsafe { letter.read_volatile() };
+    if letter.token != 0 {
+        // Our own children must not find our letter there: while we are a ward, so are they.
+        // SAFETY: nothing else is kept there.
+        let _ = unsafe { program::discard(PageRange::one(page)) };
+    }
     match letter {
         Letter {
             mark: MARK,

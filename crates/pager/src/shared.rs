@@ -103,6 +103,9 @@ impl Shared {
     pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
         self.clerk.hold_still(hold)
     }
+    pub fn want_small_grants(&self, small: bool) {
+        self.clerk.want_small(small);
+    }
     /// A child cannot have a page that it touched: it ends, and why is told.
     pub fn end_child(&self, pid: u32, why: &str) {
         self.job.leave_message(pid, why);

@@ -14,6 +14,8 @@ use muninn_types::PageNo;
 
 /// Slots of a grant: 16 MiB.
 pub const GRANT_SLOTS: u32 = 4096;
+/// Grants more than would be filled that are no reason to move anything.
+const SPARE_GRANTS: u32 = 1;
 /// Slots that are emptied at a time.
 const MOVED_AT_ONCE: usize = 16;
 /// Free slots that are kept when grants have become empty.
@@ -286,7 +288,7 @@ impl Slots {
     pub fn is_scattered(&self) -> bool {
         let grants = self.extents.iter().flatten().filter(|e| !e.inherited);
         let (number, live) = grants.fold((0, 0), |(n, live), e| (n + 1, live + e.live));
-        number > 2 * live.div_ceil(GRANT_SLOTS) + 2
+        number > live.div_ceil(GRANT_SLOTS) + SPARE_GRANTS
     }
 
     /// Some slots in use of the grant that is to be emptied next, with the lower bits of their pages: the

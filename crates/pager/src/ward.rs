@@ -50,6 +50,8 @@ const WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before looking again whether a ward has ended: first, and at most.
 const PROBE_FIRST: Nanos = Nanos::millis(1);
 const PROBE_MAX: Nanos = Nanos::millis(100);
+/// Where nothing is ever mapped.
+const NOWHERE: PageRange = PageRange::new(PageNo(1), 1);
 /// Visitors at the door who have not said who they are.
 const VISITORS_MAX: usize = 64;
 
@@ -58,6 +60,8 @@ struct Ward {
     device: Userfaultfd,
     snapshot: Snapshot,
     token: u64,
+    /// A thread of it, once one was heard of.
+    thread: Option<u32>,
     /// To its companion, who has what it needs and has not begun.
     link: Option<Link>,
     probe_at: Nanos,
@@ -139,11 +143,13 @@ impl Actor {
             }
         }
         self.engine.slots.pin();
+        self.shared.want_small_grants(true);
         self.shared.set_wards(self.wards.len() + 1);
         self.wards.wards.push(Ward {
             device,
             snapshot,
             token: u64::from_le_bytes(rand::bytes()) | 1,
+            thread: None,
             link: None,
             probe_at: clock::now(),
             probe_pause: PROBE_FIRST,
@@ -173,6 +179,8 @@ impl Actor {
             self.scattered = true;
         }
         if wards.is_empty() {
+            self.shared.want_small_grants(false);
+            self.engine.compaction_grants = 0;
             self.wards.visitors.clear();
         }
         self.wards.wards = wards;
@@ -227,7 +235,7 @@ impl Actor {
     fn attend(&mut self, ward: &mut Ward) -> bool {
         let Some(link) = &ward.link else {
             self.answer_for(ward);
-            return self.is_alive(ward);
+            return Actor::is_alive(ward);
         };
         let mut message = [0; 64];
         match link.receive(&mut message, Duration::ZERO) {
@@ -241,21 +249,20 @@ impl Actor {
         }
     }
 
-    /// Asks now and then whether there still is a child: its mailbox cannot be filled any more when
-    /// its memory is gone.
-    fn is_alive(&self, ward: &mut Ward) -> bool {
+    /// Asks now and then whether there still is a child. The kernel looks whether it has memory at all
+    /// before it finds that nothing is mapped where it is asked to put a page.
+    fn is_alive(ward: &mut Ward) -> bool {
         let now = clock::now();
         if now < ward.probe_at {
             return true;
         }
         ward.probe_pause = Nanos((ward.probe_pause.0 * 2).min(PROBE_MAX.0));
         ward.probe_at = now + ward.probe_pause;
-        let mailbox = PageRange::one(self.shared.mailbox());
-        let page = Letter::new(ward.token, self.wards.name).to_page();
-        // SAFETY: a page is readable.
+        let page: Page = [0; PAGE_SIZE];
+        // SAFETY: a page is readable, and nothing is ever mapped so low.
         match unsafe {
             ward.device
-                .copy(mailbox, page.as_ptr(), CopyMode::default())
+                .copy(NOWHERE, page.as_ptr(), CopyMode::default())
         } {
             Err(partial) => partial.cause != Cause::ProcessGone,
             Ok(()) => true,
@@ -276,7 +283,7 @@ impl Actor {
                     Event::Remove(range) => ward.snapshot.handle_remove(range),
                     Event::Unmap(range) => ward.snapshot.handle_unmap(range),
                     Event::Remap { from, to } => ward.snapshot.handle_remap(from, to),
-                    Event::Fork(device) => self.take_in(device, ward.snapshot.clone()),
+                    Event::Fork(device) => self.take_in_child_of(ward, device),
                 }
             }
             if read == 0 {
@@ -284,10 +291,21 @@ impl Actor {
             }
         }
         for fault in faults {
+            ward.thread = Some(fault.thread);
             if let Err(why) = self.fill_for(ward, fault.page()) {
                 self.shared.end_child(fault.thread, &why);
             }
         }
+    }
+
+    /// A ward forked.
+    fn take_in_child_of(&mut self, ward: &Ward, device: Userfaultfd) {
+        let mut snapshot = ward.snapshot.clone();
+        // One of which nothing was heard has not had the time to ask for anything.
+        if let Some(kept) = ward.thread.and_then(proc::not_inherited_of) {
+            snapshot.leave_out(&kept);
+        }
+        self.take_in(device, snapshot);
     }
 
     fn fill_for(&mut self, ward: &Ward, page: PageNo) -> Result<(), String> {

@@ -11,9 +11,24 @@ use rustix::io::Errno;
 /// Read at a time.
 const BUFFER: usize = 64 << 10;
 
-/// Ranges that children find empty, or do not have.
+/// Ranges that children of this process find empty, or do not have.
 pub fn not_inherited() -> Result<Vec<PageRange>, Errno> {
-    let file = open("/proc/self/smaps")?;
+    not_inherited_in("/proc/self/smaps")
+}
+
+/// Those of another process, by a thread of it; `None` where that lives among other numbers.
+pub fn not_inherited_of(thread: u32) -> Option<Vec<PageRange>> {
+    let namespace = |whose: &str| {
+        let path = format!("/proc/{whose}/ns/pid");
+        rustix::fs::stat(crate::own::rooted(&path)).map(|stat| stat.st_ino)
+    };
+    let same = namespace(&thread.to_string()).ok()? == namespace("self").ok()?;
+    let ranges = || not_inherited_in(&format!("/proc/{thread}/smaps")).ok();
+    same.then(ranges).flatten()
+}
+
+fn not_inherited_in(path: &str) -> Result<Vec<PageRange>, Errno> {
+    let file = open(path)?;
     let mut found = Vec::new();
     let mut current = None;
     let mut text = vec![0; BUFFER];
