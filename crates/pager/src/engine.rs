@@ -123,6 +123,8 @@ pub struct Engine<K, F> {
     /// Memory that the program has given back at some time: its pages may be dropped at any moment
     /// after we hear of it.
     pub(crate) given_back: Ranges,
+    /// Pages that are registered, and never to be there: the bell and the mailbox.
+    pub(crate) never_there: [PageNo; 2],
     /// Grants that were asked for to move far pages together.
     pub(crate) compaction_grants: u32,
     /// A chunk that left while the address space was changing.
@@ -175,6 +177,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             guarded: None,
             hurry: false,
             given_back: Ranges::default(),
+            never_there: [PageNo(0); 2],
             compaction_grants: 0,
             doubt: None,
             zeros: &ZEROS,

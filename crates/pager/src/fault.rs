@@ -539,6 +539,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     fn is_untouched(&self, page: PageNo) -> bool {
+        if self.never_there.contains(&page) {
+            return false;
+        }
         self.table.find(ChunkNo::of(page)).is_none_or(|index| {
             let chunk = self.table.get(index);
             (chunk.resident | chunk.staged | chunk.far) & bit(place_of(page)) == 0

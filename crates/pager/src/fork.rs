@@ -100,6 +100,12 @@ pub(crate) fn set_state(state: State, mailbox: PageNo, bell: PageNo) {
     STATE.store(state as u32, SeqCst);
 }
 
+/// Bell and mailbox, in a child that is somebody's ward.
+pub(crate) fn inherited_pages() -> Option<(PageNo, PageNo)> {
+    let pages = (PageNo(BELL.load(SeqCst)), PageNo(MAILBOX.load(SeqCst)));
+    state_is(State::Active).then_some(pages)
+}
+
 /// Whether a fork wants everything near.
 pub(crate) fn wants_near() -> bool {
     WANT_NEAR.load(SeqCst) > 0

@@ -320,8 +320,9 @@ fn begin(
 impl Actor {
     /// Registers the bell and the mailbox, and from now on the program's forks are followed. Children
     /// of before have nothing that is far.
-    fn open(&self, state: State) -> Result<(), String> {
+    fn open(&mut self, state: State) -> Result<(), String> {
         let (bell, mailbox) = (self.shared.bell(), self.shared.mailbox());
+        self.engine.never_there = [bell.first(), mailbox];
         let device = self.engine.kernel.program();
         for range in [bell, PageRange::one(mailbox)] {
             // SAFETY: nothing is kept in either.

@@ -7,13 +7,14 @@
 
 use crate::below::FarError;
 use crate::clerk::Clerk;
+use crate::fork;
 use crate::process::Chores;
 use muninn_job::Job;
 use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::uffd::PageRange;
-use muninn_types::{Bytes, Nanos, PageNo};
+use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -51,8 +52,8 @@ pub struct Shared {
     thread_changes: AtomicU64,
     /// Nothing may be evicted: everything is wanted near.
     hold_still: AtomicBool,
-    bell: Mapping,
-    mailbox: Mapping,
+    bell: PageNo,
+    mailbox: PageNo,
     pub chores: Arc<Chores>,
     /// Children that the pager answers for.
     wards: AtomicU32,
@@ -63,12 +64,25 @@ pub struct Shared {
     job: Arc<Job>,
 }
 
+/// A page of address space that stays.
+fn page_for_good() -> Result<PageNo, MemoryError> {
+    let mapping = Mapping::anonymous(Bytes::pages(1))?;
+    let page = PageNo::of_addr(mapping.addr());
+    std::mem::forget(mapping);
+    Ok(page)
+}
+
 impl Shared {
     pub fn new(clerk: Arc<Clerk>, job: Arc<Job>) -> Result<Shared, MemoryError> {
-        let bell = Mapping::anonymous(Bytes::pages(1))?;
-        own::claim(bell.addr(), bell.len() as u64);
-        let mailbox = Mapping::anonymous(Bytes::pages(1))?;
-        own::claim(mailbox.addr(), mailbox.len() as u64);
+        // A child has them where its parent had: whoever answers for its own children, they find the
+        // same.
+        let (bell, mailbox) = match fork::inherited_pages() {
+            Some(pages) => pages,
+            None => (page_for_good()?, page_for_good()?),
+        };
+        for page in [bell, mailbox] {
+            own::claim(page.addr(), PAGE_SIZE as u64);
+        }
         Ok(Shared {
             allowed: AtomicU64::new(u64::MAX),
             background: AtomicU64::new(u64::MAX),
@@ -113,11 +127,11 @@ impl Shared {
     }
 
     pub fn bell(&self) -> PageRange {
-        PageRange::one(PageNo::of_addr(self.bell.addr()))
+        PageRange::one(self.bell)
     }
     /// The page that a child looks into; see [`fork`](crate::fork).
     pub fn mailbox(&self) -> PageNo {
-        PageNo::of_addr(self.mailbox.addr())
+        self.mailbox
     }
     /// What is far is out of reach: the pager is to end everything.
     pub fn lose(&self, why: String) {
