@@ -27,7 +27,12 @@ class CPython:
         run.exit_code = run.call(
             [PYTHON, "-m", "test", "-v", "--timeout", str(int(run.deadline_s * 0.8)),
              "--junit-xml", xml_file, "--tempdir", run.folder, unit], wrapped=True)
-        return from_xml(xml_file) if xml_file.exists() else from_text(run.text())
+        text = run.text()
+        results = from_xml(xml_file) if xml_file.exists() else from_text(text)
+        # A test that failed in one of its parts only is not in the report at all.
+        for name in re.findall(r"^(?:ERROR|FAIL): \w+ \(([\w.]+)\)", text, re.M):
+            results[name] = "failed"
+        return results
 
 
 def from_xml(path):
