@@ -25,7 +25,7 @@ class CPython:
         xml_file = run.folder / "junit.xml"
         # A test that hangs is shown with the stack of each thread before the deadline ends all.
         run.exit_code = run.call(
-            [PYTHON, "-m", "test", "-v", "--timeout", str(int(run.deadline_s * 0.8)),
+            [PYTHON, "-m", "test", "-v", "--timeout", str(int(run.deadline_s * 0.9)),
              "--junit-xml", xml_file, "--tempdir", run.folder, unit], wrapped=True)
         text = run.text()
         results = from_xml(xml_file) if xml_file.exists() else from_text(text)
