@@ -70,9 +70,11 @@ class Postgres:
                       f"--dlpath={self.tests}", f"--bindir={HOME}/bin", f"--host={place}",
                       f"--port={PORT}", "--user=postgres", "--max-connections=8",
                       f"--schedule={self.tests}/parallel_schedule"], cwd=place)
-            results = from_text(run.text())
+            # The server writes to the log, too, in the middle of the driver's lines.
+            results = from_text((output / "regression.out").read_text())
             if (output / "regression.diffs").exists():
                 shutil.copy(output / "regression.diffs", run.folder)
+            shutil.copy(output / "regression.out", run.folder)
         run.call([*AS_POSTGRES, HOME / "bin/pg_ctl", "-D", data, "-m", "fast", "-t", "60", "stop"],
                  cwd=place)
         if not run.timed_out:
