@@ -21,8 +21,15 @@ def take_in_orphans():
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def as_from_a_terminal():
+    """Started in the background, this process ignores some signals; suites test what they do."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def descendants():
-    """All processes below this one, the zombies left out."""
+    """All processes below this one, the zombies left out. One whose first thread has ended is shown
+    as a zombie, too, while others of its threads run."""
     children = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -31,13 +38,14 @@ def descendants():
             stat = pathlib.Path("/proc", entry, "stat").read_text()
         except OSError:
             continue
-        state, parent = stat.rsplit(")", 1)[1].split()[:2]
-        children.setdefault(int(parent), []).append((int(entry), state))
+        fields = stat.rsplit(")", 1)[1].split()
+        state, parent, threads = fields[0], int(fields[1]), int(fields[17])
+        children.setdefault(parent, []).append((int(entry), state != "Z" or threads > 1))
     found, look = [], [os.getpid()]
     while look:
-        for pid, state in children.get(look.pop(), []):
+        for pid, lives in children.get(look.pop(), []):
             look.append(pid)
-            if state != "Z":
+            if lives:
                 found.append(pid)
     return found
 
@@ -135,7 +143,7 @@ class Run:
             out.flush()
             return subprocess.Popen(full, cwd=cwd or self.folder, env=clean, stdout=out,
                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                    start_new_session=True)
+                                    start_new_session=True, preexec_fn=as_from_a_terminal)
 
     def call(self, command, **how):
         """Runs a command to its end or to the deadline. Returns its exit code, None if it hangs."""
