@@ -97,5 +97,5 @@ def from_tap(text):
         status = "failed" if no else "skipped" if "SKIP" in directive else "ok"
         # Pids and addresses are another ones in each run.
         name = re.sub(r"0x[0-9a-f]+|\d{3,}", "N", name).strip()
-        named(found, f"{number} {name}".strip()[:100], status)
+        named(found, name[:100] or number, status)
     return found
