@@ -45,7 +45,8 @@ def results(text):
     found = {}
     failed = set(re.findall(r"^! (\S+) expected:", text, re.M))
     failed |= set(re.findall(r"^! (\S+) (?:got|raised|error)", text, re.M))
-    for name, word in re.findall(r"^(\S+)\.\.\.(?: (Ok|Omitted|\S+).*)?$", text, re.M):
+    # Threads print dots before the names.
+    for name, word in re.findall(r"^\.*(\w\S*)\.\.\.(?: (Ok|Omitted|\S+).*)?$", text, re.M):
         status = {"Ok": "ok", "Omitted": "skipped"}.get(word)
         if status is None and name not in failed:
             continue  # the end of the output: this test was begun and never ended
