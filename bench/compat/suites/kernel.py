@@ -5,7 +5,7 @@ import subprocess
 
 import packages
 
-from .naming import named
+from .naming import numbered
 
 PACKAGE = "linux-source-6.1"
 # Folder of the selftests, program, other files and flags.
@@ -91,11 +91,11 @@ class Kernel:
 
 
 def from_tap(text):
-    found = {}
+    found = []
     for no, number, rest in re.findall(r"^(not )?ok (\d+)(.*)$", text, re.M):
         name, _, directive = rest.strip(" -").partition("#")
         status = "failed" if no else "skipped" if "SKIP" in directive else "ok"
         # Pids and addresses are another ones in each run.
         name = re.sub(r"0x[0-9a-f]+|\d{3,}", "N", name).strip()
-        named(found, name[:100] or number, status)
-    return found
+        found.append((name[:100] or number, status))
+    return numbered(found)

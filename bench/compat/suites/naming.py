@@ -1,10 +1,12 @@
 """Names of tests within a unit."""
 
+import collections
 
-def named(results, name, status):
-    """Notes a result; a name that comes twice gets a number."""
-    key, count = name, 1
-    while key in results:
-        count += 1
-        key = f"{name} #{count}"
-    results[key] = status
+
+def numbered(pairs):
+    """A dictionary of names and results; a name that comes again gets a number."""
+    results, seen = {}, collections.Counter()
+    for name, status in pairs:
+        seen[name] += 1
+        results[name if seen[name] == 1 else f"{name} #{seen[name]}"] = status
+    return results

@@ -8,7 +8,7 @@ import re
 
 import packages
 
-from .naming import named
+from .naming import numbered
 
 PROGRAMS = ["redis-server", "redis-cli", "redis-benchmark", "redis-check-rdb", "redis-check-aof"]
 
@@ -44,11 +44,11 @@ class RedisTcl:
 
 
 def results(text):
-    found = {}
+    found = []
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     for word, name in re.findall(r"^\[(ok|err|exception|ignore|skip)\]: (.*)$", text, re.M):
         name = re.sub(r" \(\d+ ms\)$| in tests/\S+\.tcl$", "", name)
         status = {"ok": "ok", "err": "failed", "exception": "failed"}.get(word, "skipped")
         # Some names hold a number of this run: a seed, a port, a digest.
-        named(found, re.sub(r"\d{4,}", "N", name), status)
-    return found
+        found.append((re.sub(r"\d{4,}", "N", name), status))
+    return numbered(found)

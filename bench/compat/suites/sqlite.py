@@ -5,7 +5,7 @@ import subprocess
 
 import packages
 
-from .naming import named
+from .naming import numbered
 
 
 class Sqlite:
@@ -14,8 +14,8 @@ class Sqlite:
     units = ["select1", "select2", "insert", "update", "delete", "index", "join", "where", "trans",
              "sort", "sort2", "sort3", "sort4", "memdb", "mmap1", "mmap2", "mmap3", "mmap4", "pager1",
              "wal", "wal2", "walshared", "shared", "thread001", "thread002", "thread003", "thread1",
-             "malloc", "malloc3", "fts3aa", "blob", "vacuum", "backup", "bigrow", "memsubsys1",
-             "multiplex", "savepoint", "zeroblob", "window1", "with1", "fuzz"]
+             "malloc", "malloc3", "blob", "vacuum", "backup", "bigrow", "memsubsys1",
+             "multiplex", "savepoint", "zeroblob", "window1", "with1"]
     deadline_s = 600
 
     def prepare(self, sources):
@@ -42,7 +42,7 @@ class Sqlite:
 
 
 def results(text):
-    found = {}
+    found = []
     failed = set(re.findall(r"^! (\S+) expected:", text, re.M))
     failed |= set(re.findall(r"^! (\S+) (?:got|raised|error)", text, re.M))
     # Threads print dots before the names.
@@ -50,7 +50,8 @@ def results(text):
         status = {"Ok": "ok", "Omitted": "skipped"}.get(word)
         if status is None and name not in failed:
             continue  # the end of the output: this test was begun and never ended
-        named(found, name, status or "failed")
+        found.append((name, status or "failed"))
+    found = numbered(found)
     for name in failed:
         found[name] = "failed"
     return found
