@@ -58,6 +58,8 @@ def line_of(record):
             text += f"; {mode} ({size(run['limit_bytes'])} MiB) {passed(run)} in {run['seconds']:.1f} s"
             if run["timed_out"]:
                 text += ", TIMED OUT"
+    if not passed(plain):
+        return f"{text}; NOTHING PASSED PLAINLY"
     if tight:
         text += f"; {'same' if not record['different'] else 'DIFFERENT'}"
     return text
@@ -102,7 +104,7 @@ def row(record):
     limit = size(tight["limit_bytes"]) if tight else "–"
     times = f"{runs['plain']['seconds']:.1f} / {tight['seconds']:.1f}" if tight else "–"
     out = "–" if not tight or tight["pages_out"] is None else tight["pages_out"]
-    words = []
+    words = [] if passed(runs["plain"]) else ["nothing passes plainly on this machine"]
     for mode in MODES[1:]:
         if mode in runs and runs[mode]["timed_out"]:
             words.append(f"{'with room' if mode == 'roomy' else 'at the limit'} not done in time")
