@@ -103,7 +103,7 @@ def row(record):
     tight = runs.get("tight")
     limit = size(tight["limit_bytes"]) if tight else "–"
     times = f"{runs['plain']['seconds']:.1f} / {tight['seconds']:.1f}" if tight else "–"
-    out = "–" if not tight or tight["pages_out"] is None else tight["pages_out"]
+    out = "–" if not tight or tight.get("pages_out") is None else tight["pages_out"]
     words = [] if passed(runs["plain"]) else ["nothing passes plainly on this machine"]
     for mode in MODES[1:]:
         if mode in runs and runs[mode]["timed_out"]:

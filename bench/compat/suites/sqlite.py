@@ -15,7 +15,7 @@ class Sqlite:
              "sort", "sort2", "sort3", "sort4", "memdb", "mmap1", "mmap2", "mmap3", "mmap4", "pager1",
              "wal", "wal2", "walshared", "shared", "thread001", "thread002", "thread003", "thread1",
              "malloc", "malloc3", "blob", "vacuum", "backup", "bigrow", "memsubsys1",
-             "multiplex", "savepoint", "zeroblob", "window1", "with1"]
+             "multiplex", "savepoint", "zeroblob", "window1", "with1", "fuzz"]
     deadline_s = 600
 
     def prepare(self, sources):
