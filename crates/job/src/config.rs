@@ -241,7 +241,10 @@ mod tests {
         ) {
             let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
             let config = Config {
+                door: name.clone(),
                 name, pool, key, threshold, no_move, huge_pages,
+                namespace: u64::MAX,
+                user: 65_534,
                 prefetch: PrefetchPolicy::ALL[which],
                 evict: EvictPolicy::ALL[which],
                 max_far: max_far.map(Bytes),

@@ -6,20 +6,32 @@
 //! file system with the number of its program as it knows it, and is answered if it descends from the
 //! launcher: with open files, and that number as the launcher knows it.
 //!
+//! There a companion leaves a copy of the device that answers for its program's memory, too. Were it the
+//! only one who has it, and were it killed, absent pages would read as zeros; so the launcher has it as well,
+//! and ends a program whose companion is gone without a word.
+//!
 //! Known limit: a process in a network namespace of its own does not find the door.
 
 use crate::JobError;
+use muninn_sys::epoll::wait_any;
+use muninn_sys::proc::ProcessId;
 use muninn_sys::reap;
+use muninn_sys::signal::PidFd;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::{proc, rand, uffd};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How an answer begins; the number of the process follows.
 const WELCOME: &[u8; 8] = b"welcome ";
+/// A device was kept; it is needed no more.
+const KEPT: &[u8] = b"kept";
+const BYE: &[u8] = b"bye";
+/// Between two looks at those who have left something here.
+const LOOK: Duration = Duration::from_secs(60);
 /// How long a launcher may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long somebody may stand at the door without a word: others wait behind.
@@ -40,6 +52,14 @@ pub struct Porter {
     device: Option<OwnedFd>,
 }
 
+/// A program whose companion left its device with us.
+#[derive(Debug)]
+struct Kept {
+    link: Link,
+    program: ProcessId,
+    _device: OwnedFd,
+}
+
 impl Porter {
     /// Opens the door of a job whose page is in a file.
     pub fn new(name: &str, job: &Path) -> io::Result<Porter> {
@@ -52,33 +72,87 @@ impl Porter {
         })
     }
 
-    /// Answers whoever knocks, for ever.
+    /// Answers whoever knocks, and ends programs without companions; for ever.
     pub fn serve(&self) -> ! {
+        let job = crate::Job::of_file(&self.job, PathBuf::new()).ok();
+        let mut kept: Vec<Kept> = Vec::new();
         loop {
-            if let Some(link) = self.door.wait() {
-                self.answer(&link);
+            let links = kept.iter().map(|kept| kept.link.as_fd());
+            let fds: Vec<_> = std::iter::once(self.door.as_fd()).chain(links).collect();
+            wait_any(&fds, LOOK);
+            kept.retain(|kept| {
+                let mut word = [0; 8];
+                match kept.link.receive(&mut word, Duration::ZERO) {
+                    Ok(None) => return true,
+                    Ok(Some((len, _))) if word[..len] == *BYE => {}
+                    _ => end(kept.program, job.as_ref()),
+                }
+                false
+            });
+            while let Some(link) = self.door.accept() {
+                kept.extend(self.answer(link));
             }
         }
     }
 
-    fn answer(&self, link: &Link) {
-        let Some(peer) = link.peer().filter(|&pid| reap::is_descendant(pid)) else {
-            return;
-        };
+    /// Answers one who knocks: with what is ours, or, if it brings a device, by keeping that.
+    fn answer(&self, link: Link) -> Option<Kept> {
+        let peer = link.peer().filter(|&pid| reap::is_descendant(pid))?;
         let mut asked = [0; 4];
-        let Ok(Some((4, _))) = link.receive(&mut asked, PATIENCE_WITH_VISITORS) else {
-            return;
-        };
-        let Some(pid) = proc::number_here(peer, u32::from_le_bytes(asked)) else {
-            return;
-        };
+        let (len, fds) = link.receive(&mut asked, PATIENCE_WITH_VISITORS).ok()??;
+        if len != asked.len() {
+            return None;
+        }
+        let pid = proc::number_here(peer, u32::from_le_bytes(asked))?;
+        if let Some(device) = fds.into_iter().next() {
+            link.send(KEPT, &[]).ok()?;
+            return Some(Kept {
+                link,
+                program: ProcessId::of(pid)?,
+                _device: device,
+            });
+        }
         let mut fds = vec![self.job.as_fd(), self.root.as_fd()];
         fds.extend(self.device.as_ref().map(OwnedFd::as_fd));
         let mut message = WELCOME.to_vec();
         message.extend(pid.to_le_bytes());
         // One that is gone again needs no answer.
         let _ = link.send(&message, &fds);
+        None
     }
+}
+
+/// A program whose companion was killed must not go on: nobody answers for what is far.
+fn end(program: ProcessId, job: Option<&crate::Job>) {
+    let Ok(handle) = PidFd::open(program.pid() as i32) else {
+        return;
+    };
+    if !program.is_alive() {
+        return;
+    }
+    if let Some(job) = job {
+        job.leave_message(
+            program.pid(),
+            "its companion was killed, which answered for its memory",
+        );
+    }
+    if handle.kill().is_ok() {
+        let _ = handle.wait_end(Some(PATIENCE));
+    }
+}
+
+/// Leaves a device with the launcher, for as long as the link lives or until [`take_back`].
+pub fn leave(name: &str, program: u32, device: BorrowedFd<'_>) -> Option<Link> {
+    let link = Link::connect(name.as_bytes()).ok()?;
+    link.send(&program.to_le_bytes(), &[device]).ok()?;
+    let mut answer = [0; 8];
+    let (len, _) = link.receive(&mut answer, PATIENCE).ok()??;
+    (answer[..len] == *KEPT).then_some(link)
+}
+
+/// The program needs its companion no more.
+pub fn take_back(link: &Link) {
+    let _ = link.send(BYE, &[]);
 }
 
 /// What a runtime was handed.

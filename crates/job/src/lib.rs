@@ -24,7 +24,7 @@ mod waiting;
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
 pub use directory::{Found, PREFIX, find_all, find_by_pid, own_directory};
-pub use door::{Porter, Visit, new_name as new_door_name};
+pub use door::{Porter, Visit, leave as leave_device, new_name as new_door_name, take_back};
 pub use job::{Job, JobError, Message, Peaks};
 pub use look::{Looked, Looker};
 pub use place::Place;

@@ -19,7 +19,7 @@ const UPPER_PARTS: u64 = 1 << (47 - 12 - 32);
 impl<K: Kernel, F: Far> Engine<K, F> {
     /// Moves a few far pages out of the emptiest grant, if that is worth it; whether it did.
     pub fn compact_some(&mut self) -> Result<bool, Fatal> {
-        let slots = self.slots.to_move();
+        let slots = self.slots.poll_move();
         if slots.is_empty() && self.slots.is_scattered() && self.compaction_grants < GRANTS_MAX {
             // Nothing can be written to in what there is.
             self.compaction_grants += 1;

@@ -29,6 +29,7 @@ use muninn_sys::proc::{self, ProcessId, StatmReader};
 use muninn_sys::socket::Link;
 use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
@@ -168,6 +169,7 @@ impl Runtime {
             }
             fate = steward.sleep(true);
         }
+        shared.take_leave();
         if fate == Fate::Ended {
             self.place.release();
         }
@@ -215,10 +217,11 @@ impl Runtime {
             spawn("muninn-carrier", Box::new(move || carrier.run()))?;
         }
         let for_pager = Arc::clone(&shared);
+        let door = self.config.door.clone();
         let work = move || {
             let ours = Arc::clone(&for_pager);
             // Before anything else, as the program may be growing meanwhile; then like others.
-            let began = begin(letter, clerk, place, for_pager, &settings, carrier);
+            let began = begin(&door, letter, clerk, place, for_pager, &settings, carrier);
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
                 ours.set_pager(affinity::current_thread_id());
@@ -277,6 +280,7 @@ fn connect(config: &Config) -> Result<Vec<Arc<dyn Transport>>, String> {
 /// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child
 /// in the care of its parent's companion.
 fn begin(
+    door: &str,
     letter: Option<Letter>,
     clerk: Arc<Clerk>,
     place: Place,
@@ -303,6 +307,9 @@ fn begin(
         },
     };
     device.set_blocking(true).map_err(text)?;
+    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device.as_fd()) {
+        shared.set_keeper(link);
+    }
     // Before memory of ours is made that would be locked, too.
     crate::steward::unlock_much(place.share());
     let process = Process::new(device, place, carrier, Arc::clone(&shared.chores)).map_err(text)?;

@@ -13,6 +13,7 @@ use muninn_job::Job;
 use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
+use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -60,6 +61,8 @@ pub struct Shared {
     /// Why the pager cannot go on, as another thread found out; why it has not begun.
     lost: OnceLock<String>,
     gave_up: AtomicBool,
+    /// To the launcher, who has the program's device as well.
+    keeper: OnceLock<Link>,
     clerk: Arc<Clerk>,
     job: Arc<Job>,
 }
@@ -105,6 +108,7 @@ impl Shared {
             wards: AtomicU32::new(0),
             lost: OnceLock::new(),
             gave_up: AtomicBool::new(false),
+            keeper: OnceLock::new(),
             clerk,
             job,
         })
@@ -140,6 +144,16 @@ impl Shared {
     }
     pub fn lost(&self) -> Option<&String> {
         self.lost.get()
+    }
+    /// The launcher keeps the program's device as well, until [`Shared::take_leave`].
+    pub fn set_keeper(&self, link: Link) {
+        let _ = self.keeper.set(link);
+    }
+    /// The program is gone, and needs nobody any more.
+    pub fn take_leave(&self) {
+        if let Some(link) = self.keeper.get() {
+            muninn_job::take_back(link);
+        }
     }
     /// The pager has not begun: the parent's companion still answers for this process.
     pub fn give_up(&self) {

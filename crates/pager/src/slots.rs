@@ -293,7 +293,7 @@ impl Slots {
 
     /// Some slots in use of the grant that is to be emptied next, with the lower bits of their pages: the
     /// one with the fewest, if the others have room for them and much to spare besides.
-    pub fn to_move(&mut self) -> Vec<(SlotNo, u32)> {
+    pub fn poll_move(&mut self) -> Vec<(SlotNo, u32)> {
         // A frozen one, too: others may go on reading there.
         let is_open = |e: &Extent| !e.inherited && e.pinned == [0; WORDS] && e.live > 0;
         let open = |extents: &[Option<Extent>]| {

@@ -128,6 +128,11 @@ impl PidFd {
         rustix::process::pidfd_send_signal(&self.fd, signal).map_err(SignalError::Send)
     }
 
+    /// Ends the process at once.
+    pub fn kill(&self) -> Result<(), SignalError> {
+        self.send(Signal::KILL)
+    }
+
     /// Waits until the process has ended; false when the time is over. Does not reap a child.
     pub fn wait_end(&self, timeout: Option<Duration>) -> Result<bool, SignalError> {
         wait_for(&self.fd, Interest::READ, timeout).map_err(SignalError::Wait)

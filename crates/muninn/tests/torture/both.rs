@@ -53,8 +53,9 @@ pub fn cannot_run() -> bool {
         unsafe { libc::close(fd as i32) };
         None
     });
+    let reason = reason.as_deref().or_else(crate::known::reason);
     if let Some(reason) = reason {
-        println!("skipped: {reason}");
+        muninn_testing::skip(reason);
     }
     reason.is_some()
 }

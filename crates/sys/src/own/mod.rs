@@ -96,7 +96,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(name: &str, work: Work) -> *mut c_void {
+    fn boxed(name: &str, work: Work) -> *mut c_void {
         let name = CString::new(name).unwrap_or_default();
         Box::into_raw(Box::new(Job { name, work })).cast()
     }
@@ -104,7 +104,7 @@ impl Job {
 
 /// Starts a thread of the companion's.
 pub fn spawn(name: &str, room: &Room, work: Work) -> Result<(), Errno> {
-    let job = Job::new(name, work);
+    let job = Job::boxed(name, work);
     // SAFETY: `run_thread` takes what was made here, in one thread.
     let started = unsafe { task::thread(room, run_thread, job) };
     started.map(|_| ()).inspect_err(|_| {
@@ -124,7 +124,7 @@ pub unsafe fn start_companion(
     midwife_stack: *mut u8,
     work: Work,
 ) -> Result<(), Errno> {
-    let job = Job::new("muninn-steward", work);
+    let job = Job::boxed("muninn-steward", work);
     // SAFETY: `run_companion` takes what was made here, in one task.
     let started = unsafe { task::companion(room, midwife_stack, run_companion, job) };
     started.inspect_err(|_| {
