@@ -127,7 +127,8 @@ fn end(program: ProcessId, job: Option<&crate::Job>) {
     let Ok(handle) = PidFd::open(program.pid() as i32) else {
         return;
     };
-    if !program.is_alive() {
+    // One that executes another program leaves its companion without a word, too, and its memory.
+    if !program.is_alive() || !proc::is_registered(program.pid()) {
         return;
     }
     if let Some(job) = job {

@@ -27,7 +27,18 @@ pub fn not_inherited_of(thread: u32) -> Option<Vec<PageRange>> {
     same.then(ranges).flatten()
 }
 
+/// Whether any memory of a process is registered with userfaultfd: somebody has to answer for it.
+pub fn is_registered(pid: u32) -> bool {
+    let path = format!("/proc/{pid}/smaps");
+    flagged(&path, &[b"um"]).is_ok_and(|ranges| !ranges.is_empty())
+}
+
 fn not_inherited_in(path: &str) -> Result<Vec<PageRange>, Errno> {
+    flagged(path, &[b"wf", b"dc"])
+}
+
+/// Mappings with any of these flags.
+fn flagged(path: &str, flags: &[&[u8]]) -> Result<Vec<PageRange>, Errno> {
     let file = open(path)?;
     let mut found = Vec::new();
     let mut current = None;
@@ -39,7 +50,7 @@ fn not_inherited_in(path: &str) -> Result<Vec<PageRange>, Errno> {
         let end = text[..filled].iter().rposition(|&byte| byte == b'\n');
         let whole = end.map_or(0, |newline| newline + 1);
         for line in text[..whole].split(|&byte| byte == b'\n') {
-            look(line, &mut current, &mut found);
+            look(line, flags, &mut current, &mut found);
         }
         if got == 0 {
             return Ok(found);
@@ -50,10 +61,15 @@ fn not_inherited_in(path: &str) -> Result<Vec<PageRange>, Errno> {
 }
 
 /// A line that begins a mapping, that has its flags, or any other.
-fn look(line: &[u8], current: &mut Option<PageRange>, found: &mut Vec<PageRange>) {
+fn look(
+    line: &[u8],
+    wanted: &[&[u8]],
+    current: &mut Option<PageRange>,
+    found: &mut Vec<PageRange>,
+) {
     if let Some(flags) = line.strip_prefix(b"VmFlags:") {
         let mut flags = flags.split(|&byte| byte == b' ');
-        if flags.any(|flag| matches!(flag, b"wf" | b"dc")) {
+        if flags.any(|flag| wanted.contains(&flag)) {
             found.extend(*current);
         }
     } else if let Some(range) = range(line) {

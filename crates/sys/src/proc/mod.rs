@@ -17,7 +17,7 @@ mod smaps;
 
 pub use alive::ProcessId;
 pub use fake::FakeProc;
-pub use inherit::{not_inherited, not_inherited_of};
+pub use inherit::{is_registered, not_inherited, not_inherited_of};
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};
 pub use smaps::{MapMemory, for_each_map_memory};
