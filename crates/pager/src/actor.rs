@@ -112,8 +112,6 @@ impl Actor {
     pub fn inherit(&mut self, snapshot: &Snapshot) {
         self.engine.inherit(snapshot);
         self.areas = snapshot.areas.clone();
-        // What the parent gave back to the kernel is not known here; it may be dropped at any time.
-        self.engine.given_back = snapshot.areas.clone();
         for area in snapshot.areas.iter() {
             self.note_present(area);
         }

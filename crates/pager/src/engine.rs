@@ -17,7 +17,6 @@ use crate::chunk::{Mask, Page, SlabNo, bit, place_of};
 use crate::evict::Evicted;
 use crate::fault::Arriving;
 use crate::hash::Hasher;
-use crate::ranges::Ranges;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
@@ -51,8 +50,6 @@ pub enum Fatal {
     Changed(u64, String),
     #[error("the program needs more memory than there is: {0}")]
     Full(String),
-    #[error("page {0:#x} is gone, and nobody gave it away")]
-    Vanished(u64),
     #[error("memory at {0:#x} was mapped anew while a page of it was on its way out")]
     Torn(u64),
 }
@@ -120,9 +117,6 @@ pub struct Engine<K, F> {
     pub(crate) guarded: Option<ChunkIndex>,
     /// The program runs through pages faster than they come.
     pub(crate) hurry: bool,
-    /// Memory that the program has given back at some time: its pages may be dropped at any moment
-    /// after we hear of it.
-    pub(crate) given_back: Ranges,
     /// Pages that are registered, and never to be there: the bell and the mailbox.
     pub(crate) never_there: [PageNo; 2],
     /// Grants that were asked for to move far pages together.
@@ -176,7 +170,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             first_touch: FirstTouch::default(),
             guarded: None,
             hurry: false,
-            given_back: Ranges::default(),
             never_there: [PageNo(0); 2],
             compaction_grants: 0,
             doubt: None,

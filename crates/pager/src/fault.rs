@@ -106,14 +106,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.is_changing() {
                 return Ok(Served::Later);
             }
-            // We hear that memory is given back before its pages are dropped, and one may have come
-            // in between.
-            if self.given_back.contains(page) {
-                self.forget(PageRange::one(page));
-                return self.fill_zeros(page, true);
-            }
-            // Zeros in its place would be a lie.
-            return Err(Fatal::Vanished(page.addr()));
+            // The kernel drops only what the program gave back: we hear of that before it is done, so
+            // that a page may have come in between, and not at all of what was freed lazily before it
+            // was registered.
+            self.forget(PageRange::one(page));
+            return self.fill_zeros(page, true);
         }
         add(&self.counters().faults_woken, 1);
         let _ = self.kernel.program().wake(PageRange::one(page));

@@ -179,7 +179,6 @@ impl Runtime {
         // The last fork was read of before the program could end; once the bell is heard it was
         // followed, too.
         shared.ring();
-        steward.give_back();
         while shared.wards() > 0 {
             std::thread::sleep(WARD_PAUSE);
         }

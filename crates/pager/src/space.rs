@@ -17,9 +17,6 @@ use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_sys::uffd::PageRange;
 use muninn_types::PageNo;
 
-/// Pieces of memory that was given back.
-const GIVEN_BACK_MAX: usize = 4096;
-
 /// Pages of a range that are in one chunk.
 fn part_of(range: PageRange, number: ChunkNo) -> Mask {
     let first = number.page(0);
@@ -49,7 +46,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     pub fn handle_unmap(&mut self, range: PageRange) -> Result<(), Fatal> {
         add(&self.counters().unmaps, 1);
         self.settle_doubt(range)?;
-        self.given_back.remove(range);
         self.forget(range);
         Ok(())
     }
@@ -57,12 +53,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// The program gives the pages of a range back; they read as zeros from then on.
     pub fn handle_remove(&mut self, range: PageRange) {
         add(&self.counters().removes, 1);
-        if self.given_back.len() < GIVEN_BACK_MAX {
-            self.given_back.insert(range);
-        } else {
-            // Too many pieces to tell apart: it may be any of them.
-            self.given_back.insert(PageRange::new(PageNo(0), 1 << 52));
-        }
         self.forget(range);
     }
 
@@ -148,8 +138,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         // Whatever was known of the target is of memory that is no longer there.
         let target = PageRange::new(to, from.pages());
         self.forget(target);
-        // Whoever gives memory back and moves it at the same time may do the one after the other.
-        self.given_back.insert(target);
         let mut numbers = chunks_of(from);
         while let Some((index, next)) = self.table.next_in(numbers.clone()) {
             numbers.start = next;

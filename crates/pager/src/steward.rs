@@ -15,7 +15,6 @@ use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
-use muninn_sys::memory::program;
 use muninn_sys::own::{self, Fate, Priority, Program};
 use muninn_sys::proc::{self, RealProc, StatmReader, for_each_map};
 use muninn_sys::uffd::PageRange;
@@ -161,16 +160,6 @@ impl Steward {
         let tick = take_over::look_after(Bytes(left));
         self.watched
             .wait(if active { tick.min(TICK) } else { tick })
-    }
-
-    /// The program is gone, and its memory is left to us: it is given back, but for what is the
-    /// runtime's own.
-    pub fn give_back(&mut self) {
-        self.find_memory();
-        for range in &self.found {
-            // SAFETY: nobody is left who could look at it.
-            let _ = unsafe { program::discard(*range) };
-        }
     }
 
     /// What this process may hold of the job's limit.
