@@ -190,7 +190,7 @@ mod tests {
     fn a_text_is_read_and_nonsense_is_named() {
         let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nkey=00ff\n\
                     prefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
-                    huge-pages=true\n";
+                    huge-pages=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.to_string(), text);
         assert_eq!(config.key.as_deref(), Some(&[0, 255][..]));
