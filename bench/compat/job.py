@@ -8,13 +8,17 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
+import threading
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
 # A suite's last children get this long to end by themselves before they are ended.
 LINGER_S = 5
+# How often the memory of a plain run is looked at.
+SAMPLE_S = 0.05
 
 
 def take_in_orphans():
@@ -104,6 +108,19 @@ def end_all(log, patience_s):
     return len(left)
 
 
+def anonymous_bytes():
+    """Anonymous memory of all that runs below this process, each page counted once."""
+    total = 0
+    for pid in descendants():
+        try:
+            rollup = pathlib.Path("/proc", str(pid), "smaps_rollup").read_text()
+        except OSError:
+            continue
+        found = re.search(r"^Pss_Anon: +(\d+) kB", rollup, re.M)
+        total += int(found.group(1)) << 10 if found else 0
+    return total
+
+
 class Run:
     """One run of a unit: `plain`, or under Muninn with a limit. What the unit starts through
     `call(wrapped=True)` or `start(wrapped=True)` is the part that is put on far memory."""
@@ -122,6 +139,14 @@ class Run:
         self.timed_out = False
         self.exit_code = None
         self.left_over = 0
+        self.sampled_peak_bytes = 0
+        self.over = threading.Event()
+        if mode == "plain":
+            threading.Thread(target=self._sample, daemon=True).start()
+
+    def _sample(self):
+        while not self.over.wait(SAMPLE_S):
+            self.sampled_peak_bytes = max(self.sampled_peak_bytes, anonymous_bytes())
 
     def wrap(self, command):
         if self.mode == "plain":
@@ -132,13 +157,13 @@ class Run:
     def time_left_s(self):
         return max(1.0, self.deadline_s - (time.monotonic() - self.began))
 
-    def start(self, command, wrapped=False, prefix=(), cwd=None, env=None):
-        """Starts a command whose output goes to the log. `prefix` stands before Muninn."""
+    def start(self, command, wrapped=False, prefix=(), cwd=None, env=None, output=None):
+        """Starts a command whose output goes to the log or a file. `prefix` stands before Muninn."""
         command = [str(word) for word in command]
         full = [*prefix, *(self.wrap(command) if wrapped else command)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("MUNINN_")}
         clean.update(LC_ALL="C.UTF-8", **(env or {}))
-        with open(self.log, "ab") as out:
+        with open(output or self.log, "ab") as out:
             out.write(f"compat: {' '.join(full)}\n".encode())
             out.flush()
             return subprocess.Popen(full, cwd=cwd or self.folder, env=clean, stdout=out,
@@ -158,6 +183,7 @@ class Run:
             return None
 
     def finish(self):
+        self.over.set()
         self.seconds = time.monotonic() - self.began
         self.left_over = end_all(self.log, 0 if self.timed_out else LINGER_S)
 

@@ -69,9 +69,11 @@ def markdown(records, missing, command, share, floor_bytes):
     out = ["# Compatibility", "",
            "Test suites that others wrote, run plainly and under `muninn run`, test by test. Made by", "",
            "```console", f"$ {command}", "```", "",
-           "Each unit runs three times: plainly; under `muninn run` with room for all of it, which gives",
-           f"its peak; and with {share} % of that peak, at least {floor_bytes // MIB} MiB. A test counts as"
-           " different if it", "passed plainly and did not pass under Muninn, in either run.", ""]
+           "Each unit runs three times: plainly; under `muninn run` with room for all of it; and with a limit",
+           f"of {share} % of its peak, at least {floor_bytes // MIB} MiB. The peak is the smaller one of what"
+           " Muninn reports (pages", "that processes share may be counted in each) and of samples of the plain run"
+           " (a short peak is missed).", "A test counts as different if it passed plainly and did not pass under"
+           " Muninn, in either run.", ""]
     suites = list(dict.fromkeys(record["suite"] for record in records))
     out += ["| suite | version | units | passed plain | passed with room | passed at the limit | different |",
             "|---|---|--:|--:|--:|--:|--:|"]
