@@ -236,9 +236,15 @@ impl Job {
         Place::all(&self.page)
     }
 
+    /// The runtime was loaded into a program, which may end before its companion gets to run.
+    pub fn note_loaded(&self) {
+        self.page.loaded.store(1, Ordering::Relaxed);
+    }
+
     /// How many processes ever had a place: whether the runtime came up at all.
     pub fn attached(&self) -> u64 {
-        self.page.attached.load(Ordering::Relaxed)
+        let attached = self.page.attached.load(Ordering::Relaxed);
+        attached.max(self.page.loaded.load(Ordering::Relaxed))
     }
 
     /// Everything all processes counted so far, the ended ones included.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// "MUNINNJB", as it lies in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Longest configuration.
 pub const CONFIG_MAX: usize = 16 << 10;
 /// Longest message of a runtime; what is longer is cut.
@@ -33,6 +33,8 @@ pub struct Layout {
     pub far_peak: AtomicU64,
     /// Processes that ever took a place.
     pub attached: AtomicU64,
+    /// 1 once the runtime was loaded into a program, whether that lived to have a place or not.
+    pub loaded: AtomicU64,
     /// Places from this one on were never taken; nobody looks at them.
     pub places_used: AtomicU64,
     pub board: Board,

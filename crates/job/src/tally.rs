@@ -32,6 +32,8 @@ pub struct Tally {
     /// When kinds may be measured again, and what was resident the last time: private, and not.
     kinds_allowed: Nanos,
     kinds_at: Option<(u64, u64)>,
+    /// Much has changed since they were measured, and it was too early to do so again.
+    kinds_owed: bool,
 }
 
 /// The process that last made one. A child of fork finds its parent here; a program that was executed
@@ -49,7 +51,14 @@ impl Tally {
             kinds: Measure::default(),
             kinds_allowed: clock::now().saturating_add(KINDS_AFTER),
             kinds_at: None,
+            kinds_owed: true,
         }
+    }
+
+    /// In how long there is something to measure, even if nothing happens.
+    pub fn owes_in(&self, now: Nanos) -> Option<Nanos> {
+        self.kinds_owed
+            .then(|| self.kinds_allowed.saturating_sub(now))
     }
 
     /// Pages of this process that others count: resident here, and no part of what it holds.
@@ -85,9 +94,6 @@ impl Tally {
 
     /// Publishes the kinds of memory, when much has changed and it may cost something again.
     fn note_kinds(&mut self, statm: &Statm, now: Nanos) {
-        if now < self.kinds_allowed {
-            return;
-        }
         let held = (
             statm.private_resident().0,
             Bytes::pages(statm.shared_pages).0,
@@ -98,7 +104,8 @@ impl Tally {
         let changed = self
             .kinds_at
             .is_none_or(|at| much(at.0, held.0) || much(at.1, held.1));
-        if !changed {
+        self.kinds_owed = changed && now < self.kinds_allowed;
+        if !changed || self.kinds_owed {
             return;
         }
         self.kinds_at = Some(held);

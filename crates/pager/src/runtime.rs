@@ -306,27 +306,32 @@ fn begin(
         },
     };
     device.set_blocking(true).map_err(text)?;
-    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device.as_fd()) {
-        shared.set_keeper(link);
-    }
     // Before memory of ours is made that would be locked, too.
     crate::steward::unlock_much(place.share());
     let process = Process::new(device, place, carrier, Arc::clone(&shared.chores)).map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());
-    if let Some((snapshot, link)) = inherited {
-        actor.inherit(&snapshot);
+    if let Some((snapshot, _)) = &inherited {
+        actor.inherit(snapshot);
+    }
+    actor.register_own_pages()?;
+    // Not before all that a filter might end us for has been done: until then the parent's companion
+    // answers, and after that the launcher ends the program with us.
+    let device = actor.engine.kernel.program().as_fd();
+    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device) {
+        actor.shared.set_keeper(link);
+    }
+    if let Some((_, link)) = inherited {
         link.send(DONE, &[]).map_err(text)?;
     }
-    actor.open(state)?;
+    actor.follow_forks(state);
     Ok(actor)
 }
 
 impl Actor {
-    /// Registers the bell and the mailbox, and from now on the program's forks are followed. Children
-    /// of before have nothing that is far.
-    fn open(&mut self, state: State) -> Result<(), String> {
+    /// Registers the bell and the mailbox.
+    fn register_own_pages(&mut self) -> Result<(), String> {
         let (bell, mailbox) = (self.shared.bell(), self.shared.mailbox());
         self.engine.never_there = [bell.first(), mailbox];
         let device = self.engine.kernel.program();
@@ -334,8 +339,13 @@ impl Actor {
             // SAFETY: nothing is kept in either.
             unsafe { device.register(range, RegisterMode::MISSING) }.map_err(text)?;
         }
-        fork::set_state(state, mailbox, bell.first());
         Ok(())
+    }
+
+    /// From now on the program's forks are followed. Children of before have nothing that is far.
+    fn follow_forks(&self, state: State) {
+        let (bell, mailbox) = (self.shared.bell(), self.shared.mailbox());
+        fork::set_state(state, mailbox, bell.first());
     }
 }
 

@@ -154,6 +154,8 @@ impl Steward {
                 false if small => REST,
                 false => LONG_NAP,
             };
+            let owes = self.tally.owes_in(clock::now());
+            let patience = owes.map_or(patience, |owes| patience.min(owes.into()));
             return self.watched.wait_until_it_stirs(patience);
         }
         let left = self.share.saturating_sub(Bytes::pages(self.resident).0);

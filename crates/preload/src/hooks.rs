@@ -31,6 +31,7 @@ extern "C" fn on_load() {
         Ok(job) => job,
         Err(why) => refuse(&why.to_string()),
     };
+    job.note_loaded();
     JOB.store(job.range().0, Ordering::Release);
     if !own::learn_storage() {
         refuse("it has more libraries with thread-local variables than can be managed");

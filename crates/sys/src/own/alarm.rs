@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The signal of the timer, for the companion alone and blocked there.
+/// The signal of the timer, for the thread that made it alone, and blocked there.
 const SIGNAL: libc::c_int = 63;
 
 #[derive(Debug)]
@@ -35,7 +35,8 @@ impl Alarm {
         // set is filled before it is used; the new descriptor is owned by nobody else.
         unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_SIGNAL;
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_notify_thread_id = libc::gettid();
             event.sigev_signo = SIGNAL;
             let event = &raw mut event;
             if libc::syscall(libc::SYS_timer_create, clock, event, &raw mut timer) != 0 {
@@ -108,29 +109,49 @@ impl AsFd for Alarm {
 mod tests {
     use super::*;
     use crate::epoll::{Interest, wait_for};
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
-    /// In a process of its own whose signals are blocked: that is what a companion is.
-    #[test]
-    fn it_goes_off_for_a_program_that_runs_and_not_for_one_that_sleeps() {
-        // SAFETY: the signal is blocked for this thread, which the timer's arrive at.
-        unsafe {
-            let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-            libc::sigfillset(set.as_mut_ptr());
-            libc::sigdelset(set.as_mut_ptr(), libc::SIGKILL);
-            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        }
-        let start = |script: &str| {
+    /// Ended with the test, however that ends.
+    struct Program(Child);
+
+    impl Program {
+        fn start(script: &str) -> Program {
             let mut command = Command::new("sh");
             command.args(["-c", script]).stdin(Stdio::null());
-            command.spawn().unwrap()
+            Program(command.spawn().unwrap())
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn it_goes_off_for_a_program_that_runs_and_not_for_one_that_sleeps() {
+        // SAFETY: a set that is filled before it is used, and a mask of this thread alone.
+        unsafe {
+            let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), SIGNAL);
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        }
+        let went = |script: &str, patience: Duration| {
+            let program = Program::start(script);
+            let alarm = Alarm::of(program.0.id()).unwrap();
+            alarm.set(Duration::from_millis(200));
+            let went = wait_for(&alarm, Interest::READ, Some(patience)).unwrap();
+            (went, alarm.elapsed() >= Duration::from_millis(200))
         };
-        let mut busy = start("while :; do :; done");
-        let alarm = Alarm::of(busy.id()).unwrap();
-        alarm.set(Duration::from_millis(5));
-        let went = wait_for(&alarm, Interest::READ, Some(Duration::from_secs(30)));
-        assert!(went.unwrap() && alarm.elapsed() >= Duration::from_millis(5));
-        busy.kill().unwrap();
-        busy.wait().unwrap();
+        assert_eq!(
+            went("while :; do :; done", Duration::from_secs(60)),
+            (true, true)
+        );
+        assert_eq!(
+            went("exec sleep 60", Duration::from_millis(600)),
+            (false, false)
+        );
     }
 }
