@@ -31,7 +31,7 @@ use muninn_sys::proc;
 use muninn_sys::rand;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, FaultDevice, PageRange, Userfaultfd, Wake,
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Bytes, Class, GrantId, Nanos, PAGE_SIZE, PageNo, ServerId};
 use muninn_wire::MAX_GRANTS;
@@ -292,6 +292,13 @@ impl Actor {
         }
         for fault in faults {
             ward.thread = Some(fault.thread);
+            if fault.kind == FaultKind::WriteProtected {
+                // It was about to leave its parent when that forked (without moves).
+                let range = PageRange::one(fault.page());
+                let _ = ward.device.write_protect(range, false, Wake::Now);
+                let _ = ward.device.wake(range);
+                continue;
+            }
             if let Err(why) = self.fill_for(ward, fault.page()) {
                 self.shared.end_child(fault.thread, &why);
             }
