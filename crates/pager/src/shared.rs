@@ -9,6 +9,7 @@ use crate::below::FarError;
 use crate::clerk::Clerk;
 use crate::fork;
 use crate::process::Chores;
+use crate::snapshot::Ticket;
 use muninn_job::Job;
 use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
@@ -120,6 +121,10 @@ impl Shared {
     /// While set, no grant comes or goes: a child is about to share them. Those that the clerk has.
     pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
         self.clerk.hold_still(hold)
+    }
+    /// Nobody will use these any more.
+    pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
+        self.clerk.revoke(tickets);
     }
     pub fn want_small_grants(&self, small: bool) {
         self.clerk.want_small(small);

@@ -22,7 +22,7 @@ use crate::below::{Far, Kernel, Transfer};
 use crate::chunk::Page;
 use crate::engine::Fatal;
 use crate::fork::{Letter, NAME_LEN};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Ticket};
 use muninn_net::{Answer, Control, Grant, Transport};
 use muninn_sys::clock;
 use muninn_sys::epoll::wait_any;
@@ -64,6 +64,8 @@ struct Ward {
     thread: Option<u32>,
     /// To its companion, who has what it needs and has not begun.
     link: Option<Link>,
+    /// By which it may read its memory; used when it has begun.
+    tickets: Vec<Ticket>,
     probe_at: Nanos,
     probe_pause: Nanos,
 }
@@ -151,6 +153,7 @@ impl Actor {
             token: u64::from_le_bytes(rand::bytes()) | 1,
             thread: None,
             link: None,
+            tickets: Vec::new(),
             probe_at: clock::now(),
             probe_pause: PROBE_FIRST,
         });
@@ -221,7 +224,10 @@ impl Actor {
                         match self.hand_over(ward, &visitor) {
                             Ok(()) => ward.link = Some(visitor),
                             // It stays our ward; its companion hears why.
-                            Err(why) => _ = visitor.send(why.as_bytes(), &[]),
+                            Err(why) => {
+                                self.shared.revoke(ward.tickets.drain(..));
+                                let _ = visitor.send(why.as_bytes(), &[]);
+                            }
                         }
                     }
                 }
@@ -244,6 +250,7 @@ impl Actor {
             // Its companion is gone and had not begun.
             _ => {
                 ward.link = None;
+                self.shared.revoke(ward.tickets.drain(..));
                 true
             }
         }
@@ -365,12 +372,13 @@ impl Actor {
             let of_server = all.iter().filter(|grant| grant.server == server);
             for some in together(&**transport, of_server) {
                 match transport.call(Control::Share(some), SHARE_DEADLINE) {
-                    Ok(Answer::Ticket(ticket)) => snapshot.tickets.push((server, ticket)),
+                    Ok(Answer::Ticket(ticket)) => ward.tickets.push((server, ticket)),
                     Ok(_) => unreachable!("a request to share is answered with a ticket"),
                     Err(error) => return Err(error.to_string()),
                 }
             }
         }
+        snapshot.tickets.clone_from(&ward.tickets);
         let bytes = snapshot.to_bytes();
         let file = Memfd::create("muninn-snapshot", Bytes(bytes.len() as u64))
             .and_then(|file| file.write_all(&bytes).map(|()| file))
