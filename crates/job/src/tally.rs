@@ -72,6 +72,7 @@ impl Tally {
             resident: statm.private_resident().0,
             faults: proc::minor_faults(),
             processes: self.place.attached(),
+            living: self.place.living(),
         };
         if std::mem::take(&mut self.forked) {
             self.once = Once::forked(sample, now);
@@ -112,7 +113,7 @@ impl Tally {
         if let Ok(kinds) = self.kinds.measure() {
             self.place.counters().note_kinds(&kinds);
         }
-        self.kinds_allowed = Budget::KINDS.next(now, clock::now());
+        self.kinds_allowed = Budget::KINDS.next(now, clock::now(), self.place.living());
     }
 }
 

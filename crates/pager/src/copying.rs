@@ -22,9 +22,10 @@
 
 use crate::below::Stillness;
 use crate::keeper::Keeper;
+use muninn_sys::affinity::Thread;
 use muninn_sys::clock;
 use muninn_sys::memory::program;
-use muninn_sys::own::Program;
+use muninn_sys::own::{self, Priority, Program};
 use muninn_sys::proc;
 use muninn_sys::still::Still;
 use muninn_sys::uffd::{
@@ -219,7 +220,12 @@ impl Copying {
             self.listen(device);
             !self.is_changing()
         };
-        let Some(still) = Still::begin(self.program.as_ref(), waits, goes_on) else {
+        // Between a look whether it is still the same program and the signal nobody may keep us from the
+        // processor: one that has executed another would be ended by it.
+        own::set_priority(Thread::Current, Priority::Immediate);
+        let still = Still::begin(self.program.as_ref(), waits, goes_on);
+        own::set_priority(Thread::Current, Priority::Raised);
+        let Some(still) = still else {
             return Stillness::NotNow;
         };
         // What a device began to write has its file open still, and no thread can begin anew.

@@ -10,7 +10,8 @@
 //! handler that was there before.
 //!
 //! Known limits: a thread that falls asleep just before its signal comes is woken by it, as by any
-//! signal; a program that blocks signals past the C library (Go does, for moments) is asked again.
+//! signal; a program that blocks signals past the C library (Go does, for moments) is asked again; one that
+//! executes another program in the microsecond between a look at that and its signal is ended by it.
 
 use crate::own;
 use rustix::fs::{Mode, OFlags, RawDir};
