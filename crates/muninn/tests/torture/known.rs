@@ -9,7 +9,7 @@ const KNOWN: [(&str, &str); 15] = [
     ),
     (
         "forks::",
-        "known: one child in some thousands reads zeros in one page; the cause is open",
+        "known: now and then a child reads zeros in a page that was written; the cause is open",
     ),
     (
         "idle::",
