@@ -166,21 +166,24 @@ enum Doing {
 /// What a thread does, as `/proc` lists it, and the number by which it knows itself.
 fn doing(pid: i32, listed: i32) -> (Doing, i32) {
     let otherwise = own::is_listed_otherwise();
-    // One that is gone does nothing.
-    let gone = (Doing::Sleeps, listed);
+    // What nobody can say of a thread must not be taken for sleep.
+    let unknown = (Doing::Runs, listed);
     let mut path = [0; 64];
     let name = if otherwise { "status" } else { "stat" };
     let proc = own::rooted("/proc");
     if write!(&mut path[..], "{proc}/{pid}/task/{listed}/{name}\0").is_err() {
-        return gone;
+        return unknown;
     }
     let Ok(path) = std::ffi::CStr::from_bytes_until_nul(&path) else {
-        return gone;
+        return unknown;
     };
     let mut text = [0; 2048];
     let read = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|file| rustix::io::read(file, &mut text));
-    let Ok(len) = read else { return gone };
+    // One that is gone does nothing.
+    let Ok(len) = read else {
+        return (Doing::Sleeps, listed);
+    };
     let text = &text[..len];
     if otherwise {
         let line = |begin: &[u8]| {
@@ -191,7 +194,7 @@ fn doing(pid: i32, listed: i32) -> (Doing, i32) {
         let numbers = line(b"NSpid:").and_then(|numbers| std::str::from_utf8(numbers).ok());
         let last = numbers.and_then(|numbers| numbers.split_ascii_whitespace().last());
         let Some(own) = last.and_then(|last| last.parse().ok()) else {
-            return gone;
+            return unknown;
         };
         return (Doing::of(line(b"State:\t").and_then(|l| l.first())), own);
     }
