@@ -324,6 +324,7 @@ impl Actor {
             let fault = faults[at];
             let served = match fault.kind {
                 FaultKind::WriteProtected => self.let_write(fault.page()),
+                _ if self.engine.kernel.refuse_frame(fault.page()) => Served::Done,
                 _ => self.engine.serve(&fault)?,
             };
             match served {

@@ -6,7 +6,7 @@
 use crate::chunk::Page;
 use muninn_job::Counters;
 use muninn_net::Grant;
-use muninn_sys::uffd::{FaultDevice, PageRange, Partial};
+use muninn_sys::uffd::{Cause, FaultDevice, PageRange, Partial};
 use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub trait Kernel {
         Stillness::Reached
     }
     fn let_go(&self) {}
-    /// Moves pages of the program to frames from `to` on. Holes move as well.
+    /// Moves pages of the program to frames from `to` on, up to the first that is not there.
     ///
     /// # Safety
     ///
@@ -66,6 +66,36 @@ pub trait Kernel {
     fn discard(&self, frames: PageRange);
     /// Which of at most 64 pages are there.
     fn present(&self, range: PageRange) -> u64;
+    /// What really became of a move, whose destination was absent before.
+    ///
+    /// Linux 6.18 moves pages in batches. When it has to try a batch twice (somebody else had a page in
+    /// hand), it forgets that the second time went well and tries again: then "the destination exists",
+    /// and none were moved. They were. Whoever believes it has lost them.
+    fn count_untold(
+        &self,
+        moved: Result<(), Partial>,
+        to: PageNo,
+        from: PageRange,
+    ) -> Result<(), Partial> {
+        let Err(Partial {
+            done_pages: 0,
+            cause: Cause::Exists,
+        }) = moved
+        else {
+            return moved;
+        };
+        let arrived = self.present(PageRange::new(to, from.pages()));
+        let stayed = self.present(from);
+        let untold = u64::from((arrived & !stayed).trailing_ones()).min(from.pages());
+        if untold == 0 {
+            return moved;
+        }
+        let _ = self.program().wake(PageRange::new(to, untold));
+        match untold == from.pages() {
+            true => Ok(()),
+            false => Err(Partial::new(untold, Cause::Again)),
+        }
+    }
     /// Whether anything is mapped at a page of the program.
     fn is_mapped(&self, page: PageNo) -> bool;
     /// Asks that pages that are shared after a fork be made this process's own, later.

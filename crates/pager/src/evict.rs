@@ -11,10 +11,11 @@
 //!
 //! Why a change of the address space matters here: a program that unmaps memory and maps other
 //! memory in its place must not have a page of the *new* memory moved out under the old one's name.
-//! The kernel moves whatever is at an address. So nothing is moved while a change is known to be
-//! going on, and a change that began during the move itself is looked into afterwards
-//! ([`Engine::doubt`]): if it turns out that memory was mapped anew at that very moment, the process
-//! ends with that message instead of going on with a page that might be wrong.
+//! The kernel moves whatever is at an address, but not while a change is going on, since the frames
+//! are registered with the same device ([`process`](crate::process)). Where pages are copied a change
+//! may begin meanwhile, and is looked into afterwards ([`Engine::doubt`]): if it turns out that memory
+//! was mapped anew at that very moment, the process ends with that message instead of going on with a
+//! page that might be wrong.
 
 use crate::below::{CHUNKS_AT_ONCE_MAX, EMPTY_TRANSFER, Far, FarError, Kernel, Stillness};
 use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, SlabNo, bit, places, span};
@@ -140,6 +141,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             // All zeros: there is nothing left to know.
             self.remove_if_empty(index);
         }
+        if pages == 0 && self.is_changing() {
+            return Ok(Evicted::Changing);
+        }
         Ok(Evicted::Pages(pages))
     }
 
@@ -168,57 +172,39 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     fn move_out(&mut self, index: ChunkIndex, slab: SlabNo) -> Mask {
         let chunk = self.table.get(index);
         let (number, wanted) = (chunk.number, chunk.resident);
-        // A move takes along whatever is there. Between two pages that are to leave there may be
-        // pages that surely are not there (their only copy is elsewhere), but none of which nothing
-        // is known: the program may have given one back and written to it again.
-        let unknown = !(chunk.resident | chunk.staged | chunk.far);
-        let taken = chunk.staged | unknown;
         let mut moved: Mask = 0;
         // Pages before this one were asked to be made our own already.
         let mut unshared = 0;
-        let mut first = wanted.trailing_zeros() as usize;
+        let mut first = next_wanted(wanted, 0);
         while first < CHUNK_PAGES {
-            let blocked = (first..CHUNK_PAGES)
-                .find(|&place| taken & bit(place) != 0)
-                .unwrap_or(CHUNK_PAGES);
-            let in_reach = wanted & span(first, blocked);
-            let end = CHUNK_PAGES - in_reach.leading_zeros() as usize;
-            if in_reach == 0 {
-                first = next_wanted(wanted, blocked + 1);
-                continue;
-            }
+            // Only pages that are known to be there: a move takes along whatever is, and where the program
+            // gave a page back and wrote to it again, that is none of ours.
+            let end = first + (wanted >> first).trailing_ones() as usize;
             let from = PageRange::new(number.page(first), (end - first) as u64);
-            match self.move_run(from, slab, first) {
-                Ok(()) => {
-                    moved |= wanted & span(first, end);
-                    first = next_wanted(wanted, end);
+            let (done, cause) = match self.move_run(from, slab, first) {
+                Ok(()) => (end - first, None),
+                Err(partial) => (partial.done_pages as usize, Some(partial.cause)),
+            };
+            moved |= span(first, first + done);
+            first += done;
+            match cause {
+                _ if done > 0 => {}
+                Some(Cause::Again) => break,
+                // A run across two mappings is refused as a whole.
+                Some(Cause::Invalid) if from.pages() > 1 => {
+                    moved |= self.move_singly(number, slab, span(first, end));
+                    first = end;
                 }
-                Err(Partial { done_pages, cause }) => {
-                    let next = first + done_pages as usize;
-                    moved |= wanted & span(first, next);
-                    first = match cause {
-                        _ if done_pages > 0 => next_wanted(wanted, next),
-                        Cause::Again => break,
-                        Cause::Busy if unshared <= first => {
-                            let there = (wanted >> first).trailing_ones() as usize;
-                            unshared = first + there;
-                            let range = PageRange::new(number.page(first), there as u64);
-                            self.kernel.unshare(range);
-                            add(&self.counters().busy_pages, 1);
-                            next_wanted(wanted, first + 1)
-                        }
-                        // A run across two mappings is refused as a whole.
-                        Cause::Invalid if from.pages() > 1 => {
-                            moved |= self.move_singly(number, slab, wanted & span(first, end));
-                            next_wanted(wanted, end)
-                        }
-                        _ => {
-                            add(&self.counters().busy_pages, 1);
-                            next_wanted(wanted, first + 1)
-                        }
-                    };
+                cause => {
+                    if cause == Some(Cause::Busy) && unshared <= first {
+                        unshared = end;
+                        self.kernel.unshare(from);
+                    }
+                    add(&self.counters().busy_pages, 1);
+                    first += 1;
                 }
             }
+            first = next_wanted(wanted, first);
         }
         let chunk = PageRange::new(number.page(0), CHUNK_PAGES as u64);
         if !self.kernel.is_sure(chunk) {
@@ -227,8 +213,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             self.doubt = Some(chunk);
         }
         if moved != 0 {
-            // A hole moves as well as a page: what was not there (the program gave it back this
-            // very moment, or the kernel freed what it may free) did not arrive.
+            // What was not there (the program gave it back this very moment) did not arrive.
             let frames = PageRange::new(self.staging.frame(slab, 0), CHUNK_PAGES as u64);
             moved &= self.kernel.present(frames) as Mask;
         }

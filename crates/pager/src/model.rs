@@ -41,14 +41,16 @@ impl Kernel for FakeKernel {
     unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
         let mode = MoveMode {
             wake: Wake::Later,
-            allow_holes: true,
+            allow_holes: false,
         };
         // SAFETY: fake memory.
-        unsafe { self.staging.move_pages(to, from, mode) }
+        let moved = unsafe { self.staging.move_pages(to, from, mode) };
+        self.count_untold(moved, to, from)
     }
     unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
         // SAFETY: fake memory.
-        unsafe { self.program.move_pages(to, from, MoveMode::default()) }
+        let moved = unsafe { self.program.move_pages(to, from, MoveMode::default()) };
+        self.count_untold(moved, to, from)
     }
     fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial> {
         let frame = PageRange::one(frame);
@@ -273,6 +275,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Script::Fail(Cause::Invalid)),
         Just(Script::StopAfter(1)),
         Just(Script::StopAfter(3)),
+        Just(Script::StopUntold(1)),
+        Just(Script::StopUntold(3)),
     ];
     let copies = prop_oneof![Just(Script::Fail(Cause::Again)), Just(Script::StopAfter(1))];
     let step = prop_oneof![

@@ -1,4 +1,12 @@
-//! The kernel below the engine, for real: two userfaultfds and a staging area.
+//! The kernel below the engine, for real: a userfaultfd, a staging area, and a bin.
+//!
+//! The staging area is registered with the program's own device. So the kernel refuses to move a page
+//! out while the program changes its address space, as it refuses to put one in, and holds such a change
+//! up until the move is done: what is moved is surely what it is taken for.
+//!
+//! The price is that frames cannot simply be given back: the kernel would tell that device, and wait
+//! until we have heard it. They are moved to a *bin* that nobody listens to, and given back from there
+//! when it is full.
 
 use crate::below::{CHUNKS_AT_ONCE_MAX, Kernel, Stillness};
 use crate::chunk::{CHUNK_PAGES, Page};
@@ -9,14 +17,17 @@ use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::pagemap::{Pagemap, PagemapEntry, PagemapError};
 use muninn_sys::uffd::{
-    CopyMode, Event, FaultDevice, Features, MoveMode, OpenError, PageRange, Partial, RegisterMode,
-    RequestError, Userfaultfd, Wake,
+    Cause, CopyMode, Event, FaultDevice, Features, MoveMode, OpenError, PageRange, Partial,
+    RegisterMode, RequestError, Userfaultfd, Wake,
 };
-use muninn_types::{Bytes, PageNo};
+use muninn_types::{Bytes, PAGE_SIZE, PageNo};
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Frames of the staging area: address space, not memory.
 const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
+/// Pages of the bin, which may all be memory.
+const BIN_PAGES: u64 = 64;
 
 /// Features that the program's device cannot do without.
 pub const REQUIRED: Features =
@@ -41,8 +52,12 @@ pub enum ProcessError {
 #[derive(Debug)]
 pub struct Process {
     program: Userfaultfd,
-    staging: Userfaultfd,
     frames: Mapping,
+    bin: Bin,
+    /// Frames that somebody else touched (`mlockall`), and that bear a mark since.
+    marked: RefCell<Vec<PageNo>>,
+    /// Frames that could not be given back yet.
+    late: RefCell<Vec<PageRange>>,
     pagemap: Pagemap,
     place: Place,
     /// Where pages cannot be moved.
@@ -82,6 +97,69 @@ impl Chores {
     }
 }
 
+/// Where frames go that nobody needs any more.
+#[derive(Debug)]
+struct Bin {
+    device: Userfaultfd,
+    room: Mapping,
+    used: Cell<u64>,
+}
+
+impl Bin {
+    fn new() -> Result<Bin, ProcessError> {
+        let room = own_memory(BIN_PAGES)?;
+        // Nobody answers for absent pages, so nobody may wait for them (mlockall would).
+        let device = Userfaultfd::open(Features::SIGBUS, Features::MOVE).or_else(|error| {
+            // Only we touch them, so this needs no permission.
+            Userfaultfd::open_user_mode_only(Features::SIGBUS, Features::MOVE).map_err(|_| error)
+        })?;
+        let bin = Bin {
+            device,
+            room,
+            used: Cell::new(0),
+        };
+        Ok(bin)
+    }
+
+    fn register(&self) -> Result<(), RequestError> {
+        let range = self.part(0, BIN_PAGES);
+        // SAFETY: it was just made, and is never touched.
+        unsafe { self.device.register(range, RegisterMode::MISSING) }.map(|_| ())
+    }
+
+    fn part(&self, first: u64, pages: u64) -> PageRange {
+        let start = PageNo::of_addr(self.room.addr());
+        PageRange::new(PageNo(start.0 + first), pages)
+    }
+
+    fn empty(&self) {
+        let used = self.used.replace(0);
+        // SAFETY: nobody needs what is thrown away.
+        let _ = unsafe { program::discard(self.part(0, used)) };
+    }
+
+    /// The place for so many pages or fewer.
+    fn place(&self, pages: u64) -> PageRange {
+        if self.used.get() == BIN_PAGES {
+            self.empty();
+        }
+        let used = self.used.get();
+        self.part(used, pages.min(BIN_PAGES - used))
+    }
+}
+
+/// Memory of ours, which children do not get.
+fn own_memory(pages: u64) -> Result<Mapping, MemoryError> {
+    let memory = Mapping::options()
+        .no_reserve()
+        .huge(muninn_sys::memory::HugeAdvice::Never)
+        .anonymous(Bytes::pages(pages))?;
+    own::claim(memory.addr(), memory.len() as u64);
+    let range = PageRange::new(PageNo::of_addr(memory.addr()), pages);
+    let _ = program::keep_from_children(range);
+    Ok(memory)
+}
+
 /// Opens a device for the program's memory; whether it tells of forks.
 pub fn open_program_device() -> Result<(Userfaultfd, bool), OpenError> {
     let with_forks = Features(REQUIRED.0 | Features::EVENT_FORK.0);
@@ -112,34 +190,22 @@ impl Process {
         chores: Arc<Chores>,
         keeper: Arc<Keeper>,
     ) -> Result<Process, ProcessError> {
-        let frames = Mapping::options()
-            .no_reserve()
-            .huge(muninn_sys::memory::HugeAdvice::Never)
-            .anonymous(Bytes::pages(FRAMES))?;
-        own::claim(frames.addr(), frames.len() as u64);
-        let range = PageRange::new(PageNo::of_addr(frames.addr()), FRAMES);
-        let _ = program::keep_from_children(range);
-        // Nobody answers for absent frames, so nobody may wait for them (mlockall would).
-        let staging = Userfaultfd::open(Features::SIGBUS, Features::MOVE).or_else(|error| {
-            // Only we touch them, so this needs no permission.
-            Userfaultfd::open_user_mode_only(Features::SIGBUS, Features::MOVE).map_err(|_| error)
-        })?;
         let process = Process {
             program,
-            staging,
-            frames,
+            frames: own_memory(FRAMES)?,
+            bin: Bin::new()?,
+            marked: RefCell::default(),
+            late: RefCell::default(),
             pagemap: Pagemap::open()?,
             place,
             copying: carrier.map(|carrier| Copying::new(carrier, keeper)),
             chores,
         };
         if process.copying.is_none() {
+            process.bin.register()?;
+            let frames = process.frames();
             // SAFETY: the area was just made, and is touched only where pages were moved to.
-            unsafe {
-                process
-                    .staging
-                    .register(process.frames(), RegisterMode::MISSING)
-            }?;
+            unsafe { process.program.register(frames, RegisterMode::MISSING) }?;
         }
         Ok(process)
     }
@@ -154,6 +220,79 @@ impl Process {
             None => RegisterMode::MISSING,
         }
     }
+    /// Frames go to the bin, from the first on; those that would not.
+    fn throw_away(&self, frames: PageRange) -> PageRange {
+        let mode = MoveMode {
+            wake: Wake::Later,
+            allow_holes: false,
+        };
+        let mut rest = frames;
+        while !rest.is_empty() {
+            let place = self.bin.place(rest.pages());
+            let some = PageRange::new(rest.first(), place.pages());
+            // SAFETY: the frames are given up.
+            let moved = unsafe { self.bin.device.move_pages(place.first(), some, mode) };
+            let done = match self.count_untold(moved, place.first(), some) {
+                Ok(()) => some.pages(),
+                Err(partial) => partial.done_pages,
+            };
+            self.bin.used.set(self.bin.used.get() + done);
+            rest = rest.skip(done);
+            if let Err(Partial {
+                done_pages: 0,
+                cause,
+            }) = moved
+            {
+                match cause {
+                    // Not there.
+                    Cause::Absent => rest = rest.skip(1),
+                    Cause::Exists if done > 0 => {}
+                    _ => break,
+                }
+            }
+        }
+        rest
+    }
+
+    /// Somebody touched a frame that is not there: he is refused, as who locks all memory does not mind.
+    pub fn refuse_frame(&self, page: PageNo) -> bool {
+        if !self.frames().contains(page) {
+            return false;
+        }
+        let frame = PageRange::one(page);
+        if self.program.poison(frame, Wake::Now).is_ok() {
+            self.marked.borrow_mut().push(page);
+        }
+        let _ = self.program.wake(frame);
+        true
+    }
+
+    /// A marked frame is not absent. Only a copy can take its place.
+    fn clear_marks(&self) {
+        if self.marked.borrow().is_empty() {
+            return;
+        }
+        let zeros: Page = [0; PAGE_SIZE];
+        self.marked.borrow_mut().retain(|&page| {
+            let frame = PageRange::one(page);
+            // SAFETY: a page is readable.
+            let copied = unsafe {
+                self.program
+                    .copy(frame, zeros.as_ptr(), CopyMode::default())
+            };
+            match copied {
+                Ok(()) => self.discard(frame),
+                // The program changes its address space; nothing is moved either then.
+                Err(Partial {
+                    cause: Cause::Again,
+                    ..
+                }) => return true,
+                Err(_) => {}
+            }
+            false
+        });
+    }
+
     /// A thread waits for a page, or no longer.
     pub fn note_waiting(&self, thread: u32, waits: bool) {
         if let Some(copying) = &self.copying {
@@ -198,7 +337,8 @@ impl Kernel for Process {
     fn is_sure(&self, taken: PageRange) -> bool {
         match &self.copying {
             Some(copying) => copying.is_sure(&self.program, taken),
-            None => !self.program.is_changing(),
+            // The kernel would have refused.
+            None => true,
         }
     }
     fn let_go(&self) {
@@ -210,19 +350,22 @@ impl Kernel for Process {
         if let Some(copying) = &self.copying {
             return copying.take_out(&self.program, from, to, |range| self.present(range));
         }
+        self.clear_marks();
         let mode = MoveMode {
             wake: Wake::Later,
-            allow_holes: true,
+            allow_holes: false,
         };
         // SAFETY: as the caller says.
-        unsafe { self.staging.move_pages(to, from, mode) }
+        let moved = unsafe { self.program.move_pages(to, from, mode) };
+        self.count_untold(moved, to, from)
     }
     unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
         if let Some(copying) = &self.copying {
             return copying.put_in(&self.program, to, from);
         }
         // SAFETY: as the caller says.
-        unsafe { self.program.move_pages(to, from, MoveMode::default()) }
+        let moved = unsafe { self.program.move_pages(to, from, MoveMode::default()) };
+        self.count_untold(moved, to, from)
     }
     fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial> {
         if self.copying.is_some() {
@@ -232,7 +375,7 @@ impl Kernel for Process {
         }
         let range = PageRange::one(frame);
         // SAFETY: a page is readable.
-        unsafe { self.staging.copy(range, page.as_ptr(), CopyMode::default()) }
+        unsafe { self.program.copy(range, page.as_ptr(), CopyMode::default()) }
     }
     fn is_changing(&self) -> bool {
         self.has_unfollowed_change() || self.program.is_changing()
@@ -241,8 +384,17 @@ impl Kernel for Process {
         self.copying.as_ref().is_some_and(Copying::is_changing)
     }
     fn discard(&self, frames: PageRange) {
-        // SAFETY: frames are ours, and the engine gives back only what it does not need.
-        let _ = unsafe { program::discard(frames) };
+        if self.copying.is_some() {
+            // SAFETY: frames are ours, and the engine gives back only what it does not need.
+            let _ = unsafe { program::discard(frames) };
+            return;
+        }
+        let mut late = self.late.borrow_mut();
+        late.push(frames);
+        late.retain_mut(|frames| {
+            *frames = self.throw_away(*frames);
+            !frames.is_empty()
+        });
     }
     fn present(&self, range: PageRange) -> u64 {
         let mut entries = [PagemapEntry::default(); 64];

@@ -146,6 +146,32 @@ fn a_moved_page_is_writable_and_has_lost_its_protection() {
     assert!(!device.wait(Some(std::time::Duration::ZERO)).unwrap());
 }
 
+/// What keeps a page of new memory from being taken for one of the memory before it.
+#[test]
+fn within_one_device_nothing_is_moved_while_the_address_space_changes() {
+    let _turn = common::turn();
+    let (program, other, stage) = (Area::new(2), Area::new(2), Area::new(2));
+    let device = open_or_skip!(Features::MOVE.union(Features::EVENT_REMOVE));
+    program.fill(1);
+    for area in [&program, &other, &stage] {
+        register(&device, area.range(), RegisterMode::MISSING);
+    }
+    let first = program.run(0, 1);
+    move_pages(&device, stage.page(0), first, STRICT).unwrap();
+    let changing = {
+        let other = other.clone();
+        spawn(move || other.discard(0, 1))
+    };
+    common::eventually(|| device.is_changing().then_some(()));
+    let second = program.run(1, 1);
+    let refused = Err(Partial::new(0, Cause::Again));
+    assert_eq!(move_pages(&device, stage.page(1), second, STRICT), refused);
+    assert!(matches!(next_event(&device), Event::Remove(_)));
+    changing.finish();
+    common::eventually(|| move_pages(&device, stage.page(1), second, STRICT).ok());
+    assert_eq!(stage.read(1), 2);
+}
+
 #[test]
 fn both_sides_must_be_writable() {
     let Some(s) = setup(1) else { return };

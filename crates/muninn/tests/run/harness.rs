@@ -172,12 +172,7 @@ pub const ATTEMPTS: usize = 8;
 pub fn run_far(place: &Place, options: &[&str], words: &[&str]) -> Ran {
     let mut ran = run(place, options, words);
     for _ in 1..ATTEMPTS {
-        // A program that maps memory anew at the very moment at which it leaves is ended with a word
-        // rather than go on with a page that might be wrong (pager::evict); it is rare, and not asked here.
-        let torn = ran
-            .err
-            .contains("was mapped anew while a page of it was on its way out");
-        if !torn && (ran.code != 0 || ran.went_far()) {
+        if ran.code != 0 || ran.went_far() {
             break;
         }
         ran = run(place, options, words);

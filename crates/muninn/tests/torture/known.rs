@@ -2,14 +2,10 @@
 //! and run all the same with `MUNINN_TORTURE_ALL=1`. The list is to become empty.
 
 /// Beginnings of names of tests, and what stands in the way.
-const KNOWN: [(&str, &str); 15] = [
+const KNOWN: [(&str, &str); 14] = [
     (
         "fits::what_children_share",
         "known: what children share is measured too late, and some of it is evicted",
-    ),
-    (
-        "forks::",
-        "known: now and then a child reads zeros in a page that was written; the cause is open",
     ),
     (
         "idle::",

@@ -37,6 +37,9 @@ pub enum Script {
     Fail(Cause),
     /// At most this many pages are done; then "go on with the rest".
     StopAfter(u64),
+    /// At most this many pages are done, and nobody is told: the next time the kernel looks they are
+    /// there already. So does Linux 6.18 when it has to try a move twice.
+    StopUntold(u64),
 }
 
 /// A descriptor of a [`FakeSpace`].
@@ -106,9 +109,11 @@ impl FakeFaultDevice {
         wake: Option<Wake>,
         mut one: impl FnMut(&mut State, PageNo) -> Result<(), Cause>,
     ) -> Result<(), Partial> {
-        let limit = match self.scripted(call) {
+        let script = self.scripted(call);
+        let limit = match script {
             Script::Fail(cause) => return Err(Partial::new(0, cause)),
             Script::StopAfter(pages) if pages < range.pages() => pages,
+            Script::StopUntold(pages) => pages,
             _ => u64::MAX,
         };
         let mut state = self.space.lock();
@@ -132,6 +137,9 @@ impl FakeFaultDevice {
             Ok(()) => range.pages(),
             Err(partial) => partial.done_pages,
         };
+        if matches!(script, Script::StopUntold(_)) && done > 0 {
+            return Err(Partial::new(0, Cause::Exists));
+        }
         if wake == Some(Wake::Now) && done > 0 {
             state.wake(PageRange::new(range.first(), done));
         }
