@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::error::NetError;
 use crate::lane::Lane;
+use crate::transport::Beat;
 use crate::wire_lane::WireLane;
 use muninn_proto::auth::{Key, SessionSecret};
 use muninn_proto::client::{
@@ -446,7 +447,12 @@ impl Session {
 
     /// Renews the lease; false when the session is lost.
     pub fn heartbeat(&self) -> bool {
-        beat(&self.core, &self.control)
+        beat(&self.core, &self.control, self.core.lease / 4) != Beat::Lost
+    }
+
+    /// The same with an answer, waited for no longer than this.
+    pub fn beat(&self, patience: Duration) -> Beat {
+        beat(&self.core, &self.control, patience)
     }
 }
 
@@ -527,7 +533,7 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
             if *waited.unwrap_or_else(PoisonError::into_inner).0 || core.lost().is_some() {
                 return;
             }
-            if !beat(&core, &control) {
+            if beat(&core, &control, core.lease / 4) == Beat::Lost {
                 return;
             }
         }
@@ -541,10 +547,12 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
     }
 }
 
-/// Renews a lease once and notes what the server says; false when the session is lost.
-fn beat(core: &SessionCore, control: &Mutex<ControlLane>) -> bool {
+/// Renews a lease once and notes what the server says.
+fn beat(core: &SessionCore, control: &Mutex<ControlLane>, patience: Duration) -> Beat {
     let mut lane = control.lock().unwrap_or_else(PoisonError::into_inner);
-    match call(core, &mut lane, Control::Heartbeat, core.lease / 4) {
+    let answered = call(core, &mut lane, Control::Heartbeat, patience);
+    let heard = answered.is_ok();
+    match answered {
         Ok(Answer::Report(report)) => core.note_report(&report),
         Ok(_) => {}
         Err(_) if clock::now() > core.worth_trying_until() => {
@@ -555,7 +563,11 @@ fn beat(core: &SessionCore, control: &Mutex<ControlLane>) -> bool {
         }
         Err(_) => {}
     }
-    core.lost().is_none()
+    match core.lost() {
+        Some(_) => Beat::Lost,
+        None if heard => Beat::Answered,
+        None => Beat::Silent,
+    }
 }
 
 /// A connection without a session: for `status` and operator commands.

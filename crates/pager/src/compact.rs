@@ -23,9 +23,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         if slots.is_empty() && self.slots.is_scattered() && self.compaction_grants < GRANTS_MAX {
             // Nothing can be written to in what there is.
             self.compaction_grants += 1;
-            return match self.far.grant() {
-                Ok(grant) => {
-                    self.slots.add(grant);
+            return match self.far.extent() {
+                Ok(extent) => {
+                    self.slots.add(extent);
                     Ok(true)
                 }
                 Err(FarError::Full(_)) => Ok(false),
@@ -37,8 +37,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 self.move_far(page, slot)?;
             }
         }
-        while let Some(grant) = self.slots.take_empty() {
-            self.far.release(grant);
+        while let Some(extent) = self.slots.take_empty() {
+            self.far.release(extent);
         }
         Ok(!slots.is_empty())
     }
@@ -74,8 +74,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         unsafe { self.far.read(&[from], Class::Prefetch) }.map_err(lost)?;
         let hash = self.table.get(index).hash(place);
         if self.hasher.hash(&self.scratch[0]) != hash {
-            let what = format!("grant {} of server {}", from.grant.id, from.grant.server);
-            return Err(Fatal::Changed(page.addr(), what));
+            self.read_other_copy(&from, hash, page.addr(), Class::Prefetch)?;
         }
         // SAFETY: as above, and nobody writes to it meanwhile.
         unsafe { self.far.write(&[to], Class::Prefetch) }.map_err(lost)?;

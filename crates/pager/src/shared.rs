@@ -5,17 +5,15 @@
 //! it back makes the kernel wake the pager, and the ringing thread waits until the pager has heard
 //! it.
 
-use crate::below::FarError;
-use crate::clerk::Clerk;
 use crate::fork;
 use crate::process::Chores;
 use muninn_job::Job;
-use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
+use muninn_volume::Keeper;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -58,12 +56,11 @@ pub struct Shared {
     pub chores: Arc<Chores>,
     /// Children that the pager answers for.
     wards: AtomicU32,
-    /// Why the pager cannot go on, as another thread found out; why it has not begun.
-    lost: OnceLock<String>,
+    /// It has not begun.
     gave_up: AtomicBool,
     /// To the launcher, who has the program's device as well.
     keeper: OnceLock<Link>,
-    clerk: Arc<Clerk>,
+    far_keeper: Arc<Keeper>,
     job: Arc<Job>,
 }
 
@@ -76,7 +73,7 @@ fn page_for_good() -> Result<PageNo, MemoryError> {
 }
 
 impl Shared {
-    pub fn new(clerk: Arc<Clerk>, job: Arc<Job>) -> Result<Shared, MemoryError> {
+    pub fn new(far: Arc<Keeper>, job: Arc<Job>) -> Result<Shared, MemoryError> {
         // A child has them where its parent had: whoever answers for its own children, they find the
         // same.
         let (bell, mailbox) = match fork::inherited_pages() {
@@ -106,23 +103,23 @@ impl Shared {
             mailbox,
             chores: Arc::default(),
             wards: AtomicU32::new(0),
-            lost: OnceLock::new(),
             gave_up: AtomicBool::new(false),
             keeper: OnceLock::new(),
-            clerk,
+            far_keeper: far,
             job,
         })
     }
 
-    pub fn transports(&self) -> Result<Vec<Arc<dyn Transport>>, FarError> {
-        self.clerk.transports()
-    }
-    /// While set, no grant comes or goes: a child is about to share them. Those that the clerk has.
-    pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
-        self.clerk.hold_still(hold)
+    /// While set, no grant comes or goes: a child is about to share them. False if that cannot be had.
+    pub fn hold_grants(&self, hold: bool) -> bool {
+        self.far_keeper.hold_still(hold)
     }
     pub fn want_small_grants(&self, small: bool) {
-        self.clerk.want_small(small);
+        self.far_keeper.want_small(small);
+    }
+    /// Whether something became of servers that the pager should look at, said once.
+    pub fn has_far_news(&self) -> bool {
+        self.far_keeper.take_news()
     }
     /// A child cannot have a page that it touched: it ends, and why is told.
     pub fn end_child(&self, pid: u32, why: &str) {
@@ -136,14 +133,6 @@ impl Shared {
     /// The page that a child looks into; see [`fork`](crate::fork).
     pub fn mailbox(&self) -> PageNo {
         self.mailbox
-    }
-    /// What is far is out of reach: the pager is to end everything.
-    pub fn lose(&self, why: String) {
-        let _ = self.lost.set(why);
-        self.ring();
-    }
-    pub fn lost(&self) -> Option<&String> {
-        self.lost.get()
     }
     /// The launcher keeps the program's device as well, until [`Shared::take_leave`].
     pub fn set_keeper(&self, link: Link) {

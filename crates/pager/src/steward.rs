@@ -271,7 +271,7 @@ impl Steward {
         // A pager that serves faults looks around as it goes. One that sits behind the program
         // might not hear for long.
         let busy = self.take_seat(shared);
-        if !busy && (look || held > background || fork::wants_near()) {
+        if shared.has_far_news() || !busy && (look || held > background || fork::wants_near()) {
             shared.ring();
         }
         shared.chores.work();

@@ -23,7 +23,6 @@ use crate::chunk::Page;
 use crate::engine::Fatal;
 use crate::fork::{Letter, NAME_LEN};
 use crate::snapshot::Snapshot;
-use muninn_net::{Answer, Control, Grant, Transport};
 use muninn_sys::clock;
 use muninn_sys::epoll::wait_any;
 use muninn_sys::memory::Memfd;
@@ -33,8 +32,7 @@ use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{
     Cause, CopyMode, Event, EventBuffer, FaultDevice, PageRange, Userfaultfd, Wake,
 };
-use muninn_types::{Bytes, Class, GrantId, Nanos, PAGE_SIZE, PageNo, ServerId};
-use muninn_wire::MAX_GRANTS;
+use muninn_types::{Bytes, Class, Nanos, PAGE_SIZE, PageNo};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -44,7 +42,6 @@ pub const HERITAGE: &[u8] = b"heritage";
 /// The child's companion answers for it from now on.
 pub const DONE: &[u8] = b"done";
 /// How long a server may take to issue a ticket.
-const SHARE_DEADLINE: Duration = Duration::from_secs(10);
 /// Between two looks at everything while there are wards.
 const WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before looking again whether a ward has ended: first, and at most.
@@ -314,9 +311,9 @@ impl Actor {
         if page == self.shared.mailbox() {
             *near = Letter::new(ward.token, self.wards.name).to_page();
         } else if let Some(far) = ward.snapshot.find(page) {
-            let grant = ward.snapshot.grant_of(far.slot);
+            let extent = ward.snapshot.extent_of(far.slot);
             let transfer = Transfer {
-                grant: grant.ok_or("its grant is gone")?,
+                extent: extent.ok_or("its extent is gone")?,
                 place: far.slot.place(),
                 near: &raw mut *near,
             };
@@ -324,7 +321,10 @@ impl Actor {
             let read = unsafe { self.engine.far.read(&[transfer], Class::Demand) };
             read.map_err(|error| error.to_string())?;
             if self.engine.hasher.hash(&near) != far.hash {
-                return Err(Fatal::Changed(page.addr(), "its parent's grant".into()).to_string());
+                let again =
+                    self.engine
+                        .read_other_copy(&transfer, far.hash, page.addr(), Class::Demand);
+                again.map_err(|fatal| fatal.to_string())?;
             }
         }
         // While the child changes its address space nothing can be filled; it will touch the page
@@ -339,31 +339,18 @@ impl Actor {
     fn hand_over(&mut self, ward: &mut Ward, link: &Link) -> Result<(), String> {
         // What it did last must be in the snapshot.
         self.answer_for(ward);
-        // A server shares what it has mapped together only together: all that we have of it. None
-        // of that is written to from now on.
-        let mut all = self.shared.hold_grants(true);
-        while let Some(grant) = self.engine.far.granted() {
-            self.engine.slots.add(grant);
+        // All that we have is shared, and none of it is written to from now on.
+        if !self.shared.hold_grants(true) {
+            return Err("the keeper is busy with a server that does not answer".to_string());
+        }
+        // Also when what follows fails: then nobody is, and it goes on.
+        self.wards.handing_over = true;
+        while let Some(extent) = self.engine.far.granted() {
+            self.engine.slots.add(extent);
         }
         self.engine.slots.freeze();
-        all.extend(self.engine.slots.grants());
-        all.extend(ward.snapshot.grants.iter().map(|(_, grant)| *grant));
-        all.sort_unstable_by_key(|grant| (grant.server, grant.id));
-        all.dedup();
         let mut snapshot = ward.snapshot.clone();
-        snapshot.include(&all);
-        let transports = self.shared.transports().map_err(|e| e.to_string())?;
-        for (at, transport) in transports.iter().enumerate() {
-            let server = ServerId(at as u32);
-            let of_server = all.iter().filter(|grant| grant.server == server);
-            for some in together(&**transport, of_server) {
-                match transport.call(Control::Share(some), SHARE_DEADLINE) {
-                    Ok(Answer::Ticket(ticket)) => snapshot.tickets.push((server, ticket)),
-                    Ok(_) => unreachable!("a request to share is answered with a ticket"),
-                    Err(error) => return Err(error.to_string()),
-                }
-            }
-        }
+        snapshot.heritage = self.engine.far.share().map_err(|e| e.to_string())?;
         let bytes = snapshot.to_bytes();
         let file = Memfd::create("muninn-snapshot", Bytes(bytes.len() as u64))
             .and_then(|file| file.write_all(&bytes).map(|()| file))
@@ -372,26 +359,4 @@ impl Actor {
         link.send(HERITAGE, &[ward.device.as_fd(), file.as_fd()])
             .map_err(|e| e.to_string())
     }
-}
-/// Lists of grants for requests of their own, with those in one that are mapped together.
-fn together<'a>(
-    transport: &dyn Transport,
-    grants: impl Iterator<Item = &'a Grant>,
-) -> Vec<Vec<GrantId>> {
-    let place = |id: GrantId| match transport.mapped(id) {
-        Some(mapped) => (mapped.map.addr(), 0),
-        None => (0, id.0),
-    };
-    let mut placed: Vec<((u64, u64), GrantId)> =
-        grants.map(|grant| (place(grant.id), grant.id)).collect();
-    placed.sort_unstable();
-    let mut lists: Vec<Vec<GrantId>> = Vec::new();
-    for group in placed.chunk_by(|a, b| a.0 == b.0) {
-        let ids = group.iter().map(|(_, id)| *id);
-        match lists.last_mut() {
-            Some(last) if last.len() + group.len() <= MAX_GRANTS => last.extend(ids),
-            _ => lists.push(ids.collect()),
-        }
-    }
-    lists
 }

@@ -1,0 +1,38 @@
+//! A server is emptied while programs run.
+
+use crate::common::place;
+use crate::harness::{cannot_run, held};
+use crate::pools::{pool, working};
+use muninn_types::Bytes;
+use rustix::process::Signal;
+
+const FAR: u64 = 4000;
+
+fn drain_under_load(layout: &str, servers: usize) {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    let pool = pool(&place, servers, "512MiB");
+    let run = working(&place, &pool.addresses(), layout, 25);
+    run.until_far(FAR);
+    let used = (0..servers).find(|at| held(&place, &pool.servers[*at]) > Bytes::ZERO);
+    let used = used.expect("one of them holds something");
+    let at = pool.servers[used].unix();
+    let ended = place.run(&["drain", "--pool", &at, "--within", "20s"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(held(&place, &pool.servers[used]), Bytes::ZERO);
+    // Nobody needs it any more.
+    pool.signal(used, Signal::KILL);
+    run.end().assert_good_and_far();
+}
+
+#[test]
+fn the_only_copies_move() {
+    drain_under_load("single", 2);
+}
+
+#[test]
+fn one_of_two_copies_moves() {
+    drain_under_load("mirror", 3);
+}
