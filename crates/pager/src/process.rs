@@ -233,8 +233,10 @@ impl Kernel for Process {
         unsafe { self.staging.copy(range, page.as_ptr(), CopyMode::default()) }
     }
     fn is_changing(&self) -> bool {
-        let read = self.copying.as_ref().is_some_and(Copying::is_changing);
-        read || self.program.is_changing()
+        self.has_unfollowed_change() || self.program.is_changing()
+    }
+    fn has_unfollowed_change(&self) -> bool {
+        self.copying.as_ref().is_some_and(Copying::is_changing)
     }
     fn discard(&self, frames: PageRange) {
         // SAFETY: frames are ours, and the engine gives back only what it does not need.

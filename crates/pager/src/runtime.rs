@@ -258,9 +258,9 @@ fn settle_in(config: &Config) -> Option<ProcessId> {
         let _ = own::enter_root(&visit.root);
     }
     uffd::use_device(visit.device);
+    own::learn_listed(visit.pid);
     // Whichever numbers `/proc` shows here: when the program began is the same.
-    let program = ProcessId::of(own::program_pid()).or_else(|| ProcessId::of(visit.pid))?;
-    program.under(visit.pid)
+    ProcessId::of(own::listed_pid())?.under(visit.pid)
 }
 
 /// The servers of the pool, none of them connected yet.

@@ -13,7 +13,7 @@ use muninn_sys::own;
 use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
-use muninn_volume::Keeper;
+use muninn_volume::{Keeper, Ticket};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -113,6 +113,10 @@ impl Shared {
     /// While set, no grant comes or goes: a child is about to share them. False if that cannot be had.
     pub fn hold_grants(&self, hold: bool) -> bool {
         self.far_keeper.hold_still(hold)
+    }
+    /// Nobody will use these any more.
+    pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
+        self.far_keeper.revoke(tickets);
     }
     pub fn want_small_grants(&self, small: bool) {
         self.far_keeper.want_small(small);

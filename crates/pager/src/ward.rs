@@ -30,9 +30,10 @@ use muninn_sys::proc;
 use muninn_sys::rand;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, FaultDevice, PageRange, Userfaultfd, Wake,
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Bytes, Class, Nanos, PAGE_SIZE, PageNo};
+use muninn_volume::Ticket;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -61,6 +62,8 @@ struct Ward {
     thread: Option<u32>,
     /// To its companion, who has what it needs and has not begun.
     link: Option<Link>,
+    /// By which it may read its memory; used when it has begun.
+    tickets: Vec<Ticket>,
     probe_at: Nanos,
     probe_pause: Nanos,
 }
@@ -148,6 +151,7 @@ impl Actor {
             token: u64::from_le_bytes(rand::bytes()) | 1,
             thread: None,
             link: None,
+            tickets: Vec::new(),
             probe_at: clock::now(),
             probe_pause: PROBE_FIRST,
         });
@@ -218,7 +222,10 @@ impl Actor {
                         match self.hand_over(ward, &visitor) {
                             Ok(()) => ward.link = Some(visitor),
                             // It stays our ward; its companion hears why.
-                            Err(why) => _ = visitor.send(why.as_bytes(), &[]),
+                            Err(why) => {
+                                self.shared.revoke(ward.tickets.drain(..));
+                                let _ = visitor.send(why.as_bytes(), &[]);
+                            }
                         }
                     }
                 }
@@ -241,6 +248,7 @@ impl Actor {
             // Its companion is gone and had not begun.
             _ => {
                 ward.link = None;
+                self.shared.revoke(ward.tickets.drain(..));
                 true
             }
         }
@@ -289,6 +297,13 @@ impl Actor {
         }
         for fault in faults {
             ward.thread = Some(fault.thread);
+            if fault.kind == FaultKind::WriteProtected {
+                // It was about to leave its parent when that forked (without moves).
+                let range = PageRange::one(fault.page());
+                let _ = ward.device.write_protect(range, false, Wake::Now);
+                let _ = ward.device.wake(range);
+                continue;
+            }
             if let Err(why) = self.fill_for(ward, fault.page()) {
                 self.shared.end_child(fault.thread, &why);
             }
@@ -351,6 +366,7 @@ impl Actor {
         self.engine.slots.freeze();
         let mut snapshot = ward.snapshot.clone();
         snapshot.heritage = self.engine.far.share().map_err(|e| e.to_string())?;
+        ward.tickets.clone_from(&snapshot.heritage.tickets);
         let bytes = snapshot.to_bytes();
         let file = Memfd::create("muninn-snapshot", Bytes(bytes.len() as u64))
             .and_then(|file| file.write_all(&bytes).map(|()| file))

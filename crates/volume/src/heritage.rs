@@ -20,13 +20,15 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// A grant at a server, as both sides know it.
 type Place = (ServerId, GrantId);
 
+/// A server's consent to read what a parent shared.
+pub type Ticket = (ServerId, [u8; TICKET_LEN]);
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heritage {
     pub extents: Vec<(Extent, Vec<Place>)>,
     /// Grants that belong to no extent, and can only be shared together with others.
     pub baggage: Vec<Place>,
-    /// Servers' consent to read.
-    pub tickets: Vec<(ServerId, [u8; TICKET_LEN])>,
+    pub tickets: Vec<Ticket>,
 }
 
 impl Heritage {
@@ -132,6 +134,7 @@ impl Volume {
             let members: Vec<Place> = members.map(|at| place(&at)).collect();
             if members.is_empty() {
                 let text = format!("no server lets a child read {}", self.describe(id));
+                self.keeper().revoke(heritage.tickets.into_iter());
                 return Err(VolumeError::Lost(text));
             }
             let pages = entry.pages;
@@ -142,25 +145,21 @@ impl Volume {
         Ok(heritage)
     }
 
-    fn share_at(
-        &self,
-        server: ServerId,
-        grants: &[GrantId],
-    ) -> Option<Vec<(ServerId, [u8; TICKET_LEN])>> {
+    fn share_at(&self, server: ServerId, grants: &[GrantId]) -> Option<Vec<Ticket>> {
         let (transport, _) = self.roster().session(server)?;
         if self.roster().is_suspected(server) && self.roster().len() > 1 {
             return None;
         }
         let deadline = self.patience_with_one();
-        let lists = together(&*transport, grants);
-        let tickets =
-            lists.into_iter().map(
-                |list| match transport.call(Control::Share(list), deadline) {
-                    Ok(Answer::Ticket(ticket)) => Some((server, ticket)),
-                    _ => None,
-                },
-            );
-        tickets.collect()
+        let mut tickets = Vec::new();
+        for list in together(&*transport, grants) {
+            let Ok(Answer::Ticket(ticket)) = transport.call(Control::Share(list), deadline) else {
+                self.keeper().revoke(tickets.into_iter());
+                return None;
+            };
+            tickets.push((server, ticket));
+        }
+        Some(tickets)
     }
 
     fn patience_with_one(&self) -> Duration {

@@ -9,6 +9,7 @@
 //! hands, and there is nothing in its hands while it holds still.
 
 use crate::extent::Holding;
+use crate::heritage::Ticket;
 use crate::mover::{Courier, Order, Stopped};
 use crate::roster::Roster;
 use crate::{VolumeError, lock};
@@ -67,6 +68,7 @@ struct Desk {
     held: bool,
     granted: Vec<Fresh>,
     to_release: Vec<Holding>,
+    to_revoke: Vec<Ticket>,
     order: Option<Order>,
     moved: Option<Moved>,
     to_move: usize,
@@ -140,6 +142,12 @@ impl Keeper {
 
     pub(crate) fn release(&self, holdings: impl IntoIterator<Item = Holding>) {
         lock(&self.desk).to_release.extend(holdings);
+        self.bell.notify_one();
+    }
+
+    /// Nobody will use these any more.
+    pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
+        lock(&self.desk).to_revoke.extend(tickets);
         self.bell.notify_one();
     }
 
@@ -345,6 +353,16 @@ impl Keeper {
     /// Does one thing that is to be done, or waits for one.
     fn work(&self, courier: &mut Courier, rounds: &mut Rounds) {
         let mut desk = lock(&self.desk);
+        if let Some((server, ticket)) = desk.to_revoke.pop() {
+            // Nothing changes that the desk tells of.
+            drop(desk);
+            if let Some((transport, _)) = self.roster.session(server)
+                && !self.roster.is_suspected(server)
+            {
+                let _ = transport.call(Control::Revoke { ticket }, self.deadline());
+            }
+            return;
+        }
         let release = self.next_release(&mut desk);
         let nothing = !desk.wanted && release.is_none() && desk.order.is_none();
         if desk.held || nothing {

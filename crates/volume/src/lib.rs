@@ -27,7 +27,7 @@ mod volume;
 mod wire;
 
 pub use extent::{Extent, ExtentId};
-pub use heritage::Heritage;
+pub use heritage::{Heritage, Ticket};
 pub use keeper::{EXTENT_PAGES, Keeper};
 pub use roster::{Connect, Roster, Tell};
 pub use volume::{Census, Page, Transfer, Volume};

@@ -13,7 +13,7 @@ fn drain_under_load(layout: &str, servers: usize) {
         return;
     }
     let place = place();
-    let pool = pool(&place, servers, "512MiB");
+    let pool = pool(&place, servers, "1GiB");
     let run = working(&place, &pool.addresses(), layout, 25);
     run.until_far(FAR);
     let used = (0..servers).find(|at| held(&place, &pool.servers[*at]) > Bytes::ZERO);

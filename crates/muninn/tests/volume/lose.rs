@@ -28,7 +28,7 @@ fn lose_an_empty_one(signal: Signal) {
         return;
     }
     let place = place();
-    let pool = pool(&place, 2, "256MiB");
+    let pool = pool(&place, 2, "1GiB");
     let run = working(&place, &pool.addresses(), "single", SECONDS);
     run.until_far(FAR);
     let empty: Vec<usize> = (0..2)
@@ -65,7 +65,7 @@ fn lose_one(victim: usize, signal: Signal, over_shm: bool) {
         return;
     }
     let place = place();
-    let pool = pool(&place, 3, "256MiB");
+    let pool = pool(&place, 3, "1GiB");
     let at = match over_shm {
         true => pool.sockets(),
         false => pool.addresses(),
@@ -131,7 +131,7 @@ fn two_of_three_go() {
     }
     for (first, second) in [(Signal::KILL, Signal::KILL), (Signal::STOP, Signal::KILL)] {
         let place = place();
-        let pool = pool(&place, 3, "256MiB");
+        let pool = pool(&place, 3, "1GiB");
         let run = working(&place, &pool.addresses(), "mirror:3", SECONDS);
         run.until_far(FAR);
         pool.signal(0, first);
@@ -148,7 +148,7 @@ fn all_copies_go() {
         return;
     }
     let place = place();
-    let pool = pool(&place, 2, "256MiB");
+    let pool = pool(&place, 2, "1GiB");
     let run = working(&place, &pool.addresses(), "mirror", 3600);
     run.until_far(FAR);
     pool.signal(0, Signal::KILL);

@@ -17,7 +17,7 @@ fn servers_pause_one_after_the_other() {
     }
     for pause in [Duration::from_millis(300), Duration::from_secs(4)] {
         let place = place();
-        let pool = pool(&place, 2, "256MiB");
+        let pool = pool(&place, 2, "1GiB");
         let run = working(&place, &pool.addresses(), "mirror", 24);
         run.until_far(FAR);
         let job = run.job();
@@ -44,7 +44,7 @@ fn a_server_is_started_again() {
         return;
     }
     let place = place();
-    let mut pool = pool(&place, 2, "256MiB");
+    let mut pool = pool(&place, 2, "1GiB");
     let run = working(&place, &pool.addresses(), "mirror", 40);
     run.until_far(FAR);
     let job = run.job();
@@ -57,7 +57,7 @@ fn a_server_is_started_again() {
         &address,
         "--json",
         "--memory",
-        "256MiB",
+        "1GiB",
         "--lease",
         "3s",
         "--insecure",
