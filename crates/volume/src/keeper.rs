@@ -66,6 +66,7 @@ struct Desk {
     /// The keeper has something in its hands.
     busy: bool,
     held: bool,
+    stop: bool,
     granted: Vec<Fresh>,
     to_release: Vec<Holding>,
     to_revoke: Vec<Ticket>,
@@ -328,8 +329,14 @@ impl Keeper {
         (fresh, full, away)
     }
 
-    /// The keeper's thread.
-    pub fn run(&self) -> ! {
+    /// Lets [`Keeper::run`] return.
+    pub fn stop(&self) {
+        lock(&self.desk).stop = true;
+        self.bell.notify_one();
+    }
+
+    /// The keeper's thread, until [`Keeper::stop`].
+    pub fn run(&self) {
         let mut courier = Courier::new(Arc::clone(&self.roster));
         let mut rounds = Rounds::new();
         // The first ones it will need, before anybody waits for them.
@@ -337,7 +344,7 @@ impl Keeper {
             let _ = self.roster.open(server);
         }
         let mut news = self.roster.news();
-        loop {
+        while !lock(&self.desk).stop {
             self.work(&mut courier, &mut rounds);
             rounds.go(self);
             if let Some(server) = self.roster.to_retry() {
