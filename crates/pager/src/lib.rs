@@ -5,7 +5,7 @@
 //! - the [`steward`] looks at resident memory every millisecond and decides what may be held;
 //! - the pager ([`actor`]) serves faults and evicts; it alone changes what is known of pages
 //!   ([`engine`], with [`fault`], [`evict`] and [`space`]);
-//! - the keeper (`muninn_volume::Keeper`) asks servers for memory ahead of need, keeps the leases and
+//! - the clerk (`muninn_volume::Clerk`) asks servers for memory ahead of need, keeps the leases and
 //!   copies what has too few copies.
 //!
 //! Below the engine are the kernel ([`process`]) and the pool (`muninn_volume::Volume`), behind the traits of
@@ -29,6 +29,7 @@ mod far;
 mod fault;
 pub mod fork;
 mod hash;
+mod keeper;
 #[cfg(test)]
 mod model;
 mod order;

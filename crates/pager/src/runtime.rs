@@ -2,7 +2,7 @@
 //!
 //! It runs in the program's companion ([`own`]), in three threads: the *steward* watches resident
 //! memory from the start; when memory runs short it starts the *pager* ([`Actor`]) and the
-//! [*keeper*](Keeper) of far memory. Nothing of the program is touched before that. A child of a process with a pager
+//! [*clerk*](Clerk) of far memory. Nothing of the program is touched before that. A child of a process with a pager
 //! is that one's ward at first ([`ward`](crate::ward)); its own pager takes it over when it has lived
 //! for a moment. What keeps it from doing so leaves it a ward.
 
@@ -26,7 +26,7 @@ use muninn_sys::pm_qos;
 use muninn_sys::proc::{self, ProcessId, StatmReader};
 use muninn_sys::socket::{Address, Link};
 use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
-use muninn_volume::{ExtentId, Keeper, Roster, Volume};
+use muninn_volume::{Clerk, ExtentId, Roster, Volume};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ impl Runtime {
             }
             fate = steward.sleep(true);
         }
-        shared.take_leave();
+        shared.keeper.take_leave();
         if fate == Fate::Ended {
             self.place.release();
         }
@@ -192,16 +192,16 @@ impl Runtime {
         let pid = u64::from(own::program_pid());
         let roster = Arc::new(roster(&self.config, Arc::clone(&self.job))?);
         let layout = self.config.layout;
-        let keeper = Arc::new(Keeper::new(Arc::clone(&roster), layout, 0, pid));
-        let shared = Shared::new(Arc::clone(&keeper), Arc::clone(&self.job)).map_err(text)?;
+        let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, pid));
+        let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
         let shared = Arc::new(shared);
         let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
-        let keeping = Arc::clone(&keeper);
+        let keeping = Arc::clone(&clerk);
         let work = move || {
             own::set_priority(Thread::Current, Priority::Raised);
             keeping.run();
         };
-        spawn("muninn-keeper", Box::new(work))?;
+        spawn("muninn-clerk", Box::new(work))?;
         let job = Arc::clone(&self.job);
         let place = self.place.clone();
         let settings = Settings {
@@ -218,7 +218,7 @@ impl Runtime {
             spawn("muninn-carrier", Box::new(move || carrier.run()))?;
         }
         let for_pager = Arc::clone(&shared);
-        let volume = Volume::new(roster, keeper);
+        let volume = Volume::new(roster, clerk);
         let door = self.config.door.clone();
         let work = move || {
             let ours = Arc::clone(&for_pager);
@@ -295,7 +295,11 @@ fn begin(
     carrier: Option<Arc<Carrier>>,
 ) -> Result<Actor, String> {
     let inheritance = match letter {
-        Some(letter) => Some(take_over(letter, &mut volume)?),
+        Some(letter) => match take_over(letter, &mut volume) {
+            Ok(inheritance) => Some(inheritance),
+            Err(NotTaken::Ward(why)) => return Err(why),
+            Err(NotTaken::Alone) => fail(shared.job(), ALONE),
+        },
         None => None,
     };
     let (device, state, inherited) = match inheritance {
@@ -311,7 +315,14 @@ fn begin(
     device.set_blocking(true).map_err(text)?;
     // Before memory of ours is made that would be locked, too.
     crate::steward::unlock_much(place.share());
-    let process = Process::new(device, place, carrier, Arc::clone(&shared.chores)).map_err(text)?;
+    let process = Process::new(
+        device,
+        place,
+        carrier,
+        Arc::clone(&shared.chores),
+        Arc::clone(&shared.keeper),
+    )
+    .map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, volume, frames, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());
@@ -323,7 +334,7 @@ fn begin(
     // answers, and after that the launcher ends the program with us.
     let device = actor.engine.kernel.program().as_fd();
     if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device) {
-        actor.shared.set_keeper(link);
+        actor.shared.keeper.set(link);
     }
     if let Some((_, link)) = inherited {
         link.send(DONE, &[]).map_err(text)?;
@@ -352,13 +363,33 @@ impl Actor {
     }
 }
 
+const ALONE: &str = "the companion of its parent is gone, which answered for its memory";
+
+/// Why a child's companion does not answer for it.
+enum NotTaken {
+    /// Its parent's goes on to.
+    Ward(String),
+    /// Nobody does.
+    Alone,
+}
+
+impl<T: Into<String>> From<T> for NotTaken {
+    fn from(why: T) -> NotTaken {
+        NotTaken::Ward(why.into())
+    }
+}
+
 /// Asks the parent's companion for this process's memory, and the servers for the right to read it.
-fn take_over(letter: Letter, volume: &mut Volume) -> Result<Inheritance, String> {
-    let link = Link::connect(&letter.door).map_err(text)?;
-    link.send(&letter.token.to_le_bytes(), &[]).map_err(text)?;
+fn take_over(letter: Letter, volume: &mut Volume) -> Result<Inheritance, NotTaken> {
+    let link = Link::connect(&letter.door).map_err(|_| NotTaken::Alone)?;
+    let asked = link.send(&letter.token.to_le_bytes(), &[]);
+    asked.map_err(|_| NotTaken::Alone)?;
     let mut message = [0; 512];
     let answer = link.receive(&mut message, PATIENCE).map_err(text)?;
     let (len, fds) = answer.ok_or("the parent's companion did not answer in time")?;
+    if len == 0 {
+        return Err(NotTaken::Alone);
+    }
     let [device, file] = <[_; 2]>::try_from(fds)
         .ok()
         .filter(|_| &message[..len] == HERITAGE)

@@ -6,17 +6,17 @@
 //! it.
 
 use crate::fork;
+use crate::keeper::Keeper;
 use crate::process::Chores;
 use muninn_job::Job;
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
-use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
-use muninn_volume::{Keeper, Ticket};
+use muninn_volume::{Clerk, Ticket};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ranges that wait to be taken over.
 pub const OFFERS_MAX: usize = 65_536;
@@ -59,8 +59,8 @@ pub struct Shared {
     /// It has not begun.
     gave_up: AtomicBool,
     /// To the launcher, who has the program's device as well.
-    keeper: OnceLock<Link>,
-    far_keeper: Arc<Keeper>,
+    pub keeper: Arc<Keeper>,
+    clerk: Arc<Clerk>,
     job: Arc<Job>,
 }
 
@@ -73,7 +73,7 @@ fn page_for_good() -> Result<PageNo, MemoryError> {
 }
 
 impl Shared {
-    pub fn new(far: Arc<Keeper>, job: Arc<Job>) -> Result<Shared, MemoryError> {
+    pub fn new(clerk: Arc<Clerk>, job: Arc<Job>) -> Result<Shared, MemoryError> {
         // A child has them where its parent had: whoever answers for its own children, they find the
         // same.
         let (bell, mailbox) = match fork::inherited_pages() {
@@ -104,26 +104,29 @@ impl Shared {
             chores: Arc::default(),
             wards: AtomicU32::new(0),
             gave_up: AtomicBool::new(false),
-            keeper: OnceLock::new(),
-            far_keeper: far,
+            keeper: Arc::default(),
+            clerk,
             job,
         })
     }
 
     /// While set, no grant comes or goes: a child is about to share them. False if that cannot be had.
     pub fn hold_grants(&self, hold: bool) -> bool {
-        self.far_keeper.hold_still(hold)
+        self.clerk.hold_still(hold)
     }
     /// Nobody will use these any more.
     pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
-        self.far_keeper.revoke(tickets);
+        self.clerk.revoke(tickets);
     }
     pub fn want_small_grants(&self, small: bool) {
-        self.far_keeper.want_small(small);
+        self.clerk.want_small(small);
     }
     /// Whether something became of servers that the pager should look at, said once.
     pub fn has_far_news(&self) -> bool {
-        self.far_keeper.take_news()
+        self.clerk.take_news()
+    }
+    pub fn job(&self) -> &Job {
+        &self.job
     }
     /// A child cannot have a page that it touched: it ends, and why is told.
     pub fn end_child(&self, pid: u32, why: &str) {
@@ -137,16 +140,6 @@ impl Shared {
     /// The page that a child looks into; see [`fork`](crate::fork).
     pub fn mailbox(&self) -> PageNo {
         self.mailbox
-    }
-    /// The launcher keeps the program's device as well, until [`Shared::take_leave`].
-    pub fn set_keeper(&self, link: Link) {
-        let _ = self.keeper.set(link);
-    }
-    /// The program is gone, and needs nobody any more.
-    pub fn take_leave(&self) {
-        if let Some(link) = self.keeper.get() {
-            muninn_job::take_back(link);
-        }
     }
     /// The pager has not begun: the parent's companion still answers for this process.
     pub fn give_up(&self) {

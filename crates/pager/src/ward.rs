@@ -42,14 +42,13 @@ use std::time::Duration;
 pub const HERITAGE: &[u8] = b"heritage";
 /// The child's companion answers for it from now on.
 pub const DONE: &[u8] = b"done";
-/// How long a server may take to issue a ticket.
+/// How long a ward's change may keep its pages from being poisoned.
+const POISON_PATIENCE: Nanos = Nanos::millis(1000);
 /// Between two looks at everything while there are wards.
 const WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before looking again whether a ward has ended: first, and at most.
 const PROBE_FIRST: Nanos = Nanos::millis(1);
 const PROBE_MAX: Nanos = Nanos::millis(100);
-/// Where nothing is ever mapped.
-const NOWHERE: PageRange = PageRange::new(PageNo(1), 1);
 /// Visitors at the door who have not said who they are.
 const VISITORS_MAX: usize = 64;
 
@@ -114,6 +113,22 @@ impl Wards {
     }
 }
 
+impl Ward {
+    /// Whoever touches these pages from now on is ended, unless they are there.
+    fn poison(&self, range: PageRange) {
+        let mut events = EventBuffer::new();
+        let until = clock::now() + POISON_PATIENCE;
+        while let Err(partial) = self.device.poison(range, Wake::Now) {
+            if partial.cause != Cause::Again || clock::now() > until {
+                return;
+            }
+            // It changes its address space, and waits for somebody to hear of that.
+            let _ = self.device.read_events(&mut events);
+            while events.pop().is_some() {}
+        }
+    }
+}
+
 impl Actor {
     /// The program forked.
     pub(crate) fn handle_fork(&mut self, device: Userfaultfd) -> Result<(), Fatal> {
@@ -139,6 +154,7 @@ impl Actor {
             // SAFETY: a page is readable.
             let answered = unsafe { device.copy(mailbox, page.as_ptr(), CopyMode::default()) };
             if answered.is_ok() {
+                self.shared.keeper.take_back_ward(&device);
                 return;
             }
         }
@@ -165,7 +181,13 @@ impl Actor {
         let mut wards = std::mem::take(&mut self.wards.wards);
         let before = wards.len();
         self.receive_visitors(&mut wards);
-        wards.retain_mut(|ward| self.attend(ward));
+        wards.retain_mut(|ward| {
+            let stays = self.attend(ward);
+            if !stays {
+                self.shared.keeper.take_back_ward(&ward.device);
+            }
+            stays
+        });
         let fewer = wards.len() < before;
         // Children of wards came to the new list.
         wards.append(&mut self.wards.wards);
@@ -189,16 +211,14 @@ impl Actor {
     }
 
     /// Nobody will answer for our wards any more. A far page that one of them touches ends it, where
-    /// it would read as zeros else.
+    /// it would read as zeros else. One whose companion has not begun may have lost what we have lost.
     pub(crate) fn abandon_wards(&mut self) {
-        for ward in self
-            .wards
-            .wards
-            .drain(..)
-            .filter(|ward| ward.link.is_none())
-        {
-            for far in &ward.snapshot.pages {
-                let _ = ward.device.poison(PageRange::one(far.page), Wake::Now);
+        for mut ward in std::mem::take(&mut self.wards.wards) {
+            if ward.link.is_some() && !self.attend(&mut ward) {
+                continue;
+            }
+            for far in std::mem::take(&mut ward.snapshot.pages) {
+                ward.poison(PageRange::one(far.page));
             }
         }
     }
@@ -254,8 +274,7 @@ impl Actor {
         }
     }
 
-    /// Asks now and then whether there still is a child. The kernel looks whether it has memory at all
-    /// before it finds that nothing is mapped where it is asked to put a page.
+    /// Asks now and then whether there still is a child.
     fn is_alive(ward: &mut Ward) -> bool {
         let now = clock::now();
         if now < ward.probe_at {
@@ -263,15 +282,7 @@ impl Actor {
         }
         ward.probe_pause = Nanos((ward.probe_pause.0 * 2).min(PROBE_MAX.0));
         ward.probe_at = now + ward.probe_pause;
-        let page: Page = [0; PAGE_SIZE];
-        // SAFETY: a page is readable, and nothing is ever mapped so low.
-        match unsafe {
-            ward.device
-                .copy(NOWHERE, page.as_ptr(), CopyMode::default())
-        } {
-            Err(partial) => partial.cause != Cause::ProcessGone,
-            Ok(()) => true,
-        }
+        ward.device.has_process()
     }
 
     /// Answers the child's faults and follows its events.
@@ -312,6 +323,7 @@ impl Actor {
 
     /// A ward forked.
     fn take_in_child_of(&mut self, ward: &Ward, device: Userfaultfd) {
+        self.shared.keeper.leave_ward(&device);
         let mut snapshot = ward.snapshot.clone();
         // One of which nothing was heard has not had the time to ask for anything.
         if let Some(kept) = ward.thread.and_then(proc::not_inherited_of) {
@@ -356,7 +368,7 @@ impl Actor {
         self.answer_for(ward);
         // All that we have is shared, and none of it is written to from now on.
         if !self.shared.hold_grants(true) {
-            return Err("the keeper is busy with a server that does not answer".to_string());
+            return Err("the clerk is busy with a server that does not answer".to_string());
         }
         // Also when what follows fails: then nobody is, and it goes on.
         self.wards.handing_over = true;

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use crate::keeper::EXTENT_PAGES;
+use crate::clerk::EXTENT_PAGES;
 use crate::volume::Page;
 
 const WORDS: usize = EXTENT_PAGES as usize / 64;

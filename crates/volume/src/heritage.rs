@@ -5,8 +5,8 @@
 //! each extent has a copy elsewhere. The child knows the extents by the same ids.
 
 use crate::VolumeError;
+use crate::clerk::together;
 use crate::extent::{Extent, ExtentId, Holding};
-use crate::keeper::together;
 use crate::volume::Volume;
 use muninn_net::{Answer, Control, Kind};
 use muninn_types::{GrantId, ServerId};
@@ -103,10 +103,10 @@ impl Heritage {
 const _: () = assert!(TICKET_LEN.is_multiple_of(8));
 
 impl Volume {
-    /// Shares all that there is with a child, while the keeper holds still.
+    /// Shares all that there is with a child, while the clerk holds still.
     pub fn share(&mut self) -> Result<Heritage, VolumeError> {
         self.settle_move();
-        let desk = self.keeper().on_the_desk();
+        let desk = self.clerk().on_the_desk();
         let mut loose: Vec<Holding> = self.baggage.clone();
         loose.extend(desk);
         loose.retain(|holding| self.roster().counts(holding));
@@ -134,7 +134,7 @@ impl Volume {
             let members: Vec<Place> = members.map(|at| place(&at)).collect();
             if members.is_empty() {
                 let text = format!("no server lets a child read {}", self.describe(id));
-                self.keeper().revoke(heritage.tickets.into_iter());
+                self.clerk().revoke(heritage.tickets.into_iter());
                 return Err(VolumeError::Lost(text));
             }
             let pages = entry.pages;
@@ -154,7 +154,7 @@ impl Volume {
         let mut tickets = Vec::new();
         for list in together(&*transport, grants) {
             let Ok(Answer::Ticket(ticket)) = transport.call(Control::Share(list), deadline) else {
-                self.keeper().revoke(tickets.into_iter());
+                self.clerk().revoke(tickets.into_iter());
                 return None;
             };
             tickets.push((server, ticket));
@@ -222,7 +222,7 @@ impl Volume {
         };
         let (kept, unneeded): (Vec<_>, Vec<_>) = loose.into_iter().partition(is_mapped);
         self.baggage = kept;
-        self.keeper().release(unneeded);
+        self.clerk().release(unneeded);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! extent only this crate knows:
 //!
 //! ```text
-//!  pager ── ExtentId ──► Volume (data path, one thread)          Keeper (one thread)
+//!  pager ── ExtentId ──► Volume (data path, one thread)          Clerk (one thread)
 //!                          │ ExtentMap: members of each extent     │ grants, releases, leases,
 //!                          │ reads from one member, hedged         │ servers that come back,
 //!                          │ writes to all members                 │ copies of what was lost
@@ -18,17 +18,17 @@
 //!
 //! Decisions are in `policy` (`layout`, `hedge`, `membership`, `mover`).
 
+mod clerk;
 mod extent;
 mod heritage;
-mod keeper;
 mod mover;
 mod roster;
 mod volume;
 mod wire;
 
+pub use clerk::{Clerk, EXTENT_PAGES};
 pub use extent::{Extent, ExtentId};
 pub use heritage::{Heritage, Ticket};
-pub use keeper::{EXTENT_PAGES, Keeper};
 pub use roster::{Connect, Roster, Tell};
 pub use volume::{Census, Page, Transfer, Volume};
 

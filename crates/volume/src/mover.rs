@@ -1,7 +1,7 @@
 //! The mover: copies an extent to a server that has none of it yet.
 //!
 //! One piece of code for all reasons to move: a copy was lost, a server is to be emptied. It runs in the
-//! keeper's thread, over lanes of its own in the lowest class, a run of at most 64 pages at a time. The
+//! clerk's thread, over lanes of its own in the lowest class, a run of at most 64 pages at a time. The
 //! writer goes on meanwhile: it writes to the members there are, and marks what is to be copied again
 //! ([`Fill`]). When little is left to copy, the writer copies that itself and counts the new member in.
 //!

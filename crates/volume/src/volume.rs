@@ -14,8 +14,8 @@
 //! one copy there is nobody else to ask, so a server is waited for until its session is lost.
 
 use crate::VolumeError;
+use crate::clerk::{Clerk, Fresh, Moved};
 use crate::extent::{Entry, Extent, ExtentId, ExtentMap, Fill, Holding, Member};
-use crate::keeper::{Fresh, Keeper, Moved};
 use crate::mover::Order;
 use crate::roster::Roster;
 use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES, Wire};
@@ -63,7 +63,7 @@ pub struct Census {
 
 pub struct Volume {
     roster: Arc<Roster>,
-    keeper: Arc<Keeper>,
+    clerk: Arc<Clerk>,
     layout: Layout,
     pub(crate) map: ExtentMap,
     wire: Wire,
@@ -72,7 +72,7 @@ pub struct Volume {
     seen: Option<u64>,
     generations: Vec<u32>,
     mover: Mover,
-    /// The extent that the keeper is copying.
+    /// The extent that the clerk is copying.
     moving: Option<ExtentId>,
     lost: Vec<(ExtentId, String)>,
     repaired: u64,
@@ -103,9 +103,9 @@ fn pages_in(mut mask: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Volume {
-    pub fn new(roster: Arc<Roster>, keeper: Arc<Keeper>) -> Volume {
+    pub fn new(roster: Arc<Roster>, clerk: Arc<Clerk>) -> Volume {
         Volume {
-            layout: keeper.layout(),
+            layout: clerk.layout(),
             map: ExtentMap::new(roster.len()),
             wire: Wire::new(Arc::clone(&roster)),
             replenish: Replenish::new(Bounds::default()),
@@ -118,15 +118,15 @@ impl Volume {
             baggage: Vec::new(),
             legs: Vec::new(),
             roster,
-            keeper,
+            clerk,
         }
     }
 
     pub fn roster(&self) -> &Arc<Roster> {
         &self.roster
     }
-    pub fn keeper(&self) -> &Arc<Keeper> {
-        &self.keeper
+    pub fn clerk(&self) -> &Arc<Clerk> {
+        &self.clerk
     }
 
     pub fn census(&self) -> Census {
@@ -138,13 +138,13 @@ impl Volume {
 
     /// Memory for more pages, now.
     pub fn extent(&mut self) -> Result<Extent, VolumeError> {
-        let fresh = self.keeper.ask_now()?;
+        let fresh = self.clerk.ask_now()?;
         Ok(self.take_in(fresh))
     }
 
     /// Memory that was asked for ahead of need, if it has come.
     pub fn take_granted(&mut self) -> Option<Extent> {
-        let fresh = self.keeper.take_granted()?;
+        let fresh = self.clerk.take_granted()?;
         self.replenish.handle_answer(clock::now());
         Some(self.take_in(fresh))
     }
@@ -154,7 +154,7 @@ impl Volume {
         let now = clock::now();
         self.replenish.handle_evicted(evicted, now);
         if self.replenish.poll_request(free, now).is_some() {
-            self.keeper.want();
+            self.clerk.want();
         }
     }
 
@@ -191,7 +191,7 @@ impl Volume {
         self.lost.retain(|(lost, _)| *lost != id);
         if let Some(entry) = self.map.remove(id) {
             let members = entry.members.iter().map(|member| member.at);
-            self.keeper.release(members);
+            self.clerk.release(members);
         }
     }
 
@@ -217,7 +217,7 @@ impl Volume {
 
     fn drop_member(&mut self, id: ExtentId, server: ServerId) {
         if let Some(at) = self.map.drop_member(id, server) {
-            self.keeper.release([at]);
+            self.clerk.release([at]);
             self.check(id);
         }
     }
@@ -230,7 +230,7 @@ impl Volume {
             self.look_at_servers();
         }
         if self.moving.is_some()
-            && let Some(moved) = self.keeper.take_moved()
+            && let Some(moved) = self.clerk.take_moved()
         {
             self.finish(moved);
         }
@@ -264,7 +264,7 @@ impl Volume {
                 }
             }
         }
-        self.keeper.note_to_move(self.mover.len());
+        self.clerk.note_to_move(self.mover.len());
     }
 
     /// Extents of which no copy is left, and why.
@@ -866,10 +866,10 @@ impl Volume {
             fill,
         };
         self.moving = Some(id);
-        self.keeper.give_order(order);
+        self.clerk.give_order(order);
     }
 
-    /// The keeper has copied what it was told to, or could not.
+    /// The clerk has copied what it was told to, or could not.
     fn finish(&mut self, moved: Moved) {
         let Some(id) = self.moving.take() else {
             return;
@@ -880,10 +880,10 @@ impl Volume {
             Ok(target) => target,
             Err(why) => {
                 if let Some(why) = why {
-                    self.keeper.say_once(&why);
+                    self.clerk.say_once(&why);
                     self.mover.handle_refusal(id.0, now);
                 }
-                self.keeper.note_to_move(self.mover.len());
+                self.clerk.note_to_move(self.mover.len());
                 return;
             }
         };
@@ -897,11 +897,11 @@ impl Volume {
             _ => false,
         };
         if !filled {
-            self.keeper.release([target]);
+            self.clerk.release([target]);
             if self.map.get(id).is_some() {
                 self.mover.handle_refusal(id.0, now);
             }
-            self.keeper.note_to_move(self.mover.len());
+            self.clerk.note_to_move(self.mover.len());
             return;
         }
         let member = self.member(target);
@@ -917,12 +917,12 @@ impl Volume {
             }
         }
         self.check(id);
-        self.keeper.note_to_move(self.mover.len());
+        self.clerk.note_to_move(self.mover.len());
     }
 
-    /// Takes in what the keeper has copied so far: a child is about to be given all there is.
+    /// Takes in what the clerk has copied so far: a child is about to be given all there is.
     pub(crate) fn settle_move(&mut self) {
-        if let Some(moved) = self.keeper.take_moved() {
+        if let Some(moved) = self.clerk.take_moved() {
             self.finish(moved);
         }
     }

@@ -8,7 +8,7 @@ mod puppet;
 
 use muninn_policy::layout::Layout;
 use muninn_types::{Class, PAGE_SIZE, SplitMix64};
-use muninn_volume::{Extent, ExtentId, Keeper, Page, Roster, Transfer, Volume};
+use muninn_volume::{Clerk, Extent, ExtentId, Page, Roster, Transfer, Volume};
 use puppet::Puppet;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ enum Hurt {
 struct World {
     puppets: Vec<Puppet>,
     hurt: Vec<Option<Hurt>>,
-    keeper: Arc<Keeper>,
+    clerk: Arc<Clerk>,
     volume: Volume,
     layout: Layout,
     extents: Vec<Extent>,
@@ -58,14 +58,14 @@ impl World {
         let saying = Arc::clone(&said);
         let tell = move |text: &str| saying.lock().unwrap().push(text.to_string());
         let roster = Arc::new(Roster::new(&addresses, Box::new(connect), Box::new(tell)));
-        let keeper = Arc::new(Keeper::new(Arc::clone(&roster), layout, 0, 7));
-        let running = Arc::clone(&keeper);
+        let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, 7));
+        let running = Arc::clone(&clerk);
         World {
             hurt: vec![None; servers],
-            volume: Volume::new(roster, Arc::clone(&keeper)),
+            volume: Volume::new(roster, Arc::clone(&clerk)),
             thread: Some(std::thread::spawn(move || running.run())),
             puppets,
-            keeper,
+            clerk,
             layout,
             extents: Vec::new(),
             shadow: HashMap::new(),
@@ -243,7 +243,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.keeper.stop();
+        self.clerk.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

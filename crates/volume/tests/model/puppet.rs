@@ -167,7 +167,10 @@ impl Strings {
             let state = self.session.puppet.lock();
             (state.stopped, state.slow)
         };
-        while !stopped || lost {
+        if stopped && !lost {
+            return;
+        }
+        loop {
             let due = self.waiting.front().map(|(_, posted)| *posted + slow);
             if due.is_none_or(|due| due > Instant::now() && !lost) {
                 return;

@@ -1,11 +1,11 @@
-//! The keeper: everything that is asked of servers while pages are read and written.
+//! The clerk: everything that is asked of servers while pages are read and written.
 //!
 //! A thread of its own asks for extents ahead of need, gives back those no longer needed, renews the
 //! leases, tries servers that were away again and copies what has too few copies ([`mover`](crate::mover)),
 //! so that the data path never waits for a server that is slow to answer. Both sides talk through a
 //! small locked list, the *desk*, which is never locked while a server is waited for.
 //!
-//! Invariant: every grant that a server counts as ours is in the map, on the desk or in the keeper's
+//! Invariant: every grant that a server counts as ours is in the map, on the desk or in the clerk's
 //! hands, and there is nothing in its hands while it holds still.
 
 use crate::extent::Holding;
@@ -42,7 +42,7 @@ const SUSPECT_PAUSE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_millis(100);
 /// How often the writer is reminded of what is still to be moved.
 const REMIND: Duration = Duration::from_secs(1);
-/// How long those who want the keeper to hold still wait for it.
+/// How long those who want the clerk to hold still wait for it.
 const HOLD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A new extent.
@@ -56,14 +56,14 @@ pub struct Fresh {
 #[derive(Debug)]
 pub struct Moved {
     pub pages: u32,
-    /// The new member, or why there is none; `None` if the keeper was only interrupted.
+    /// The new member, or why there is none; `None` if the clerk was only interrupted.
     pub target: Result<Holding, Option<String>>,
 }
 
 #[derive(Debug, Default)]
 struct Desk {
     wanted: bool,
-    /// The keeper has something in its hands.
+    /// The clerk has something in its hands.
     busy: bool,
     held: bool,
     stop: bool,
@@ -75,7 +75,7 @@ struct Desk {
     to_move: usize,
 }
 
-pub struct Keeper {
+pub struct Clerk {
     roster: Arc<Roster>,
     layout: Layout,
     placement: Mutex<Placement>,
@@ -88,9 +88,9 @@ pub struct Keeper {
     said: Mutex<Option<String>>,
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for Clerk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").finish_non_exhaustive()
+        f.debug_struct("Clerk").finish_non_exhaustive()
     }
 }
 
@@ -100,11 +100,11 @@ enum Refused {
     Away(String),
 }
 
-impl Keeper {
+impl Clerk {
     /// `node` and `process` give the order in which servers are asked.
-    pub fn new(roster: Arc<Roster>, layout: Layout, node: u64, process: u64) -> Keeper {
+    pub fn new(roster: Arc<Roster>, layout: Layout, node: u64, process: u64) -> Clerk {
         let servers: Vec<ServerId> = roster.ids().collect();
-        Keeper {
+        Clerk {
             placement: Mutex::new(Placement::new(node, process, &servers)),
             roster,
             layout,
@@ -173,7 +173,7 @@ impl Keeper {
         }
     }
 
-    /// While set, nothing is asked for ahead of need, given back or moved. False if the keeper could
+    /// While set, nothing is asked for ahead of need, given back or moved. False if the clerk could
     /// not be reached in time.
     pub fn hold_still(&self, hold: bool) -> bool {
         let mut desk = lock(&self.desk);
@@ -329,13 +329,13 @@ impl Keeper {
         (fresh, full, away)
     }
 
-    /// Lets [`Keeper::run`] return.
+    /// Lets [`Clerk::run`] return.
     pub fn stop(&self) {
         lock(&self.desk).stop = true;
         self.bell.notify_one();
     }
 
-    /// The keeper's thread, until [`Keeper::stop`].
+    /// The clerk's thread, until [`Clerk::stop`].
     pub fn run(&self) {
         let mut courier = Courier::new(Arc::clone(&self.roster));
         let mut rounds = Rounds::new();
@@ -548,34 +548,34 @@ impl Rounds {
         first.map_or(NAP, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    fn go(&mut self, keeper: &Keeper) {
-        for server in keeper.roster.ids() {
-            let Some((transport, _)) = keeper.roster.session(server) else {
+    fn go(&mut self, clerk: &Clerk) {
+        for server in clerk.roster.ids() {
+            let Some((transport, _)) = clerk.roster.session(server) else {
                 self.next.remove(&server);
                 continue;
             };
             let pause = transport.lease() / 4;
             let now = Instant::now();
             let due = *self.next.entry(server).or_insert(now + pause);
-            let suspected = keeper.roster.is_suspected(server);
+            let suspected = clerk.roster.is_suspected(server);
             if now < due {
                 continue;
             }
-            let alone = keeper.roster.len() == 1;
+            let alone = clerk.roster.len() == 1;
             let (patience, pause) = match suspected {
                 _ if alone => (pause, pause),
                 true => (SUSPECT_BEAT.min(pause), SUSPECT_PAUSE.min(pause)),
                 false => (BEAT_MAX.min(pause), pause),
             };
-            keeper.beat(server, patience);
+            clerk.beat(server, patience);
             self.next.insert(server, Instant::now() + pause);
         }
         let now = Instant::now();
         if now >= self.remind_at {
             self.remind_at = now + REMIND;
-            let desk = lock(&keeper.desk);
+            let desk = lock(&clerk.desk);
             if desk.to_move > 0 && desk.order.is_none() {
-                keeper.news.store(true, Relaxed);
+                clerk.news.store(true, Relaxed);
             }
         }
     }
