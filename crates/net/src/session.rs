@@ -395,7 +395,7 @@ impl Session {
         loop {
             let mut lane = self.lock();
             let left = ends.saturating_sub(clock::now());
-            let answered = call(&self.core, &mut lane, control.clone(), left.into());
+            let answered = call(&self.core, &mut lane, control.clone(), left.into(), true);
             for (asked, late, fds) in std::mem::take(&mut lane.late) {
                 let _ = with(&asked, &late, &mut fds.into_iter());
                 let ids = grants_of(&late).iter().map(|info| info.grant);
@@ -467,18 +467,20 @@ impl Drop for Session {
             // The memory comes back at once instead of after the lease; if the server does not
             // answer, the lease sees to it.
             let short = Duration::from_millis(500);
-            let _ = call(&self.core, &mut self.lock(), Control::Goodbye, short);
+            let _ = call(&self.core, &mut self.lock(), Control::Goodbye, short, true);
         }
     }
 }
 
 /// Asks and waits. What is not answered in time stays under way, and is asked again on the next
-/// connection: the server may have done it, and only its answer tells what.
+/// connection: the server may have done it, and only its answer tells what. With `cut` that connection is
+/// made at once.
 fn call(
     core: &SessionCore,
     control_lane: &mut ControlLane,
     control: Control,
     deadline: Duration,
+    cut: bool,
 ) -> Result<Answer, NetError> {
     let asked = clock::now();
     let ends = asked + Nanos::from(deadline);
@@ -513,7 +515,9 @@ fn call(
             }
             None if left == Nanos::ZERO => {
                 // Perhaps it is only this connection.
-                lane.cut();
+                if cut {
+                    lane.cut();
+                }
                 return Err(NetError::Timeout(core.address.clone(), deadline));
             }
             None => {}
@@ -550,8 +554,12 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
 /// Renews a lease once and notes what the server says.
 fn beat(core: &SessionCore, control: &Mutex<ControlLane>, patience: Duration) -> Beat {
     let mut lane = control.lock().unwrap_or_else(PoisonError::into_inner);
-    let answered = call(core, &mut lane, Control::Heartbeat, patience);
-    let heard = answered.is_ok();
+    let before = Nanos(core.last_heard.load(Relaxed));
+    // A server that is only slow has its answer on the way: it counts when it comes.
+    let silent = clock::now().saturating_sub(before);
+    let cut = silent > Nanos::from(core.lease / 4);
+    let answered = call(core, &mut lane, Control::Heartbeat, patience, cut);
+    let heard = answered.is_ok() || Nanos(core.last_heard.load(Relaxed)) > before;
     match answered {
         Ok(Answer::Report(report)) => core.note_report(&report),
         Ok(_) => {}
@@ -611,7 +619,7 @@ impl Observer {
 
     fn ask(&mut self, control: Control) -> Result<Answer, NetError> {
         let deadline = self.core.deadline;
-        call(&self.core, &mut self.lane, control, deadline)
+        call(&self.core, &mut self.lane, control, deadline, true)
     }
 
     /// All of a server's status, every session included.

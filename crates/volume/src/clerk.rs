@@ -213,8 +213,12 @@ impl Clerk {
     fn order(&self, taken: &[ServerId]) -> Vec<ServerId> {
         let sequence: Vec<ServerId> = lock(&self.placement).sequence().collect();
         let mut order = candidates(sequence.into_iter(), taken, |s| self.roster.domain(s));
-        order.sort_by_key(|server| self.roster.is_suspected(*server));
+        order.sort_by_key(|server| self.is_out_of_reach(*server));
         order
+    }
+
+    fn is_out_of_reach(&self, server: ServerId) -> bool {
+        self.roster.is_suspected(server) || self.roster.is_away(server)
     }
 
     fn grant_at(&self, server: ServerId, pages: u32) -> Result<(Holding, u32), Refused> {
@@ -305,8 +309,9 @@ impl Clerk {
                 break;
             };
             asked.push(server);
-            // One that does not answer is waited for only if there is nobody else.
-            if self.roster.is_suspected(server) && !fresh.members.is_empty() {
+            // One that does not answer is waited for only if there is nobody else. Whether it is back is
+            // tried elsewhere.
+            if self.is_out_of_reach(server) && !fresh.members.is_empty() {
                 away.push(format!(
                     "the server at {} does not answer",
                     self.roster.address(server)
@@ -475,9 +480,10 @@ impl Clerk {
         let taken: Vec<ServerId> = order.members.iter().map(|member| member.server).collect();
         let mut why = Vec::new();
         for server in self.order(&taken) {
-            if self.roster.is_suspected(server) || self.roster.is_draining(server) {
+            if self.is_out_of_reach(server) || self.roster.is_draining(server) {
                 continue;
             }
+            rounds.go(self);
             let target = match self.grant_at(server, order.pages) {
                 Ok((target, pages)) if pages >= order.pages => target,
                 Ok((target, _)) => {

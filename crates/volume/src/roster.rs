@@ -39,6 +39,7 @@ struct Server {
     /// Of the session that counts; 0 when there is none.
     generation: AtomicU32,
     suspected: AtomicBool,
+    away: AtomicBool,
     draining: AtomicBool,
 }
 
@@ -80,6 +81,7 @@ impl Roster {
             link: Mutex::default(),
             generation: AtomicU32::new(0),
             suspected: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             draining: AtomicBool::new(false),
         };
         Roster {
@@ -128,6 +130,10 @@ impl Roster {
     pub(crate) fn is_suspected(&self, server: ServerId) -> bool {
         self.of(server).suspected.load(Relaxed)
     }
+    /// Whether it was tried and could not be reached, or its session was lost.
+    pub(crate) fn is_away(&self, server: ServerId) -> bool {
+        self.of(server).away.load(Relaxed)
+    }
     pub(crate) fn is_draining(&self, server: ServerId) -> bool {
         self.of(server).draining.load(Relaxed)
     }
@@ -157,6 +163,7 @@ impl Roster {
                 link.generation += 1;
                 known.generation.store(link.generation, Release);
                 known.suspected.store(false, Relaxed);
+                known.away.store(false, Relaxed);
                 known.draining.store(false, Relaxed);
                 if link.membership.handle_answer() {
                     let name = transport.server_name();
@@ -166,6 +173,7 @@ impl Roster {
                 Ok((transport, link.generation))
             }
             Err(why) => {
+                known.away.store(true, Relaxed);
                 link.why.clone_from(&why);
                 if link.membership.handle_lost(clock::now()) {
                     self.tell(&format!("going on without a server: {why}"));
@@ -199,6 +207,7 @@ impl Roster {
         link.why = format!("server '{name}' at {}: {why}", known.address);
         known.generation.store(0, Release);
         known.suspected.store(false, Relaxed);
+        known.away.store(true, Relaxed);
         if link.membership.handle_lost(clock::now()) {
             self.tell(&format!("{}; going on without it", link.why));
         }

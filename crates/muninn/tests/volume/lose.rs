@@ -158,3 +158,20 @@ fn all_copies_go() {
     assert!(ran.err.contains("extent"), "{ran:#?}");
     assert!(ran.err.contains("server"), "{ran:#?}");
 }
+
+/// There is no room for the copies that were lost: it is said, and the program goes on.
+#[test]
+fn no_room_for_a_repair() {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    let pool = pool(&place, 2, "1GiB");
+    let run = working(&place, &pool.addresses(), "mirror", SECONDS);
+    run.until_far(FAR);
+    let job = run.job();
+    pool.signal(0, Signal::KILL);
+    run.until("copies are missed", || job.total().extents_degraded > 0);
+    let ran = end_well(run);
+    assert!(ran.err.contains("no room for another copy"), "{ran:#?}");
+}

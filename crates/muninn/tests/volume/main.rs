@@ -13,6 +13,9 @@ mod common;
 mod harness;
 
 mod drain;
+mod lies;
+mod links;
 mod lose;
 mod pools;
+mod programs;
 mod rejoin;

@@ -11,10 +11,15 @@ pub struct Pool {
 }
 
 pub fn pool(place: &Place, servers: usize, memory: &str) -> Pool {
+    pool_with(place, servers, memory, &[])
+}
+
+pub fn pool_with(place: &Place, servers: usize, memory: &str, more: &[&str]) -> Pool {
     let serve = |at: usize| {
         let socket = place.path(&format!("m{at}.sock"));
         let socket = socket.to_str().unwrap();
-        Served::start(place.command(&[
+        let name = format!("server{at}");
+        let usual = [
             "serve",
             "--socket",
             socket,
@@ -27,8 +32,9 @@ pub fn pool(place: &Place, servers: usize, memory: &str) -> Pool {
             "3s",
             "--insecure",
             "--name",
-            &format!("server{at}"),
-        ]))
+            &name,
+        ];
+        Served::start(place.command(&[&usual[..], more].concat()))
     };
     Pool {
         servers: (0..servers).map(serve).collect(),
