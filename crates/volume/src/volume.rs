@@ -224,15 +224,16 @@ impl Volume {
 
     /// Looks at what has happened to servers, and keeps the mover at work. Cheap when nothing has.
     pub fn attend(&mut self) {
-        let news = self.roster.news();
-        if self.seen != Some(news) {
-            self.seen = Some(news);
-            self.look_at_servers();
-        }
+        // First: a copy that is complete may be the only one by now.
         if self.moving.is_some()
             && let Some(moved) = self.clerk.take_moved()
         {
             self.finish(moved);
+        }
+        let news = self.roster.news();
+        if self.seen != Some(news) {
+            self.seen = Some(news);
+            self.look_at_servers();
         }
         if self.moving.is_none() && !self.mover.is_empty() {
             self.order_next();

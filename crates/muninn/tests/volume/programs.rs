@@ -53,7 +53,7 @@ fn sort() {
         return;
     }
     let place = place();
-    write_lines(&place, 350_000);
+    write_lines(&place, 250_000);
     let script = "LC_ALL=C sort --parallel=2 -S 4G lines | sha256sum";
     same(&place, "16MiB", &["sh", "-c", script]);
 }

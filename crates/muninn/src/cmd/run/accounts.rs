@@ -12,6 +12,7 @@ use muninn_sys::epoll::{Epoll, Interest};
 use muninn_sys::signal::PidFd;
 use muninn_types::Bytes;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,9 +133,9 @@ struct Notes(HashMap<String, Instant>);
 impl Notes {
     fn print(&mut self, text: String) {
         self.0.retain(|_, printed| printed.elapsed() < SAID_AGAIN);
-        if !self.0.contains_key(&text) {
-            eprintln!("muninn: {text}");
-            self.0.insert(text, Instant::now());
+        if let Entry::Vacant(place) = self.0.entry(text) {
+            eprintln!("muninn: {}", place.key());
+            place.insert(Instant::now());
         }
     }
 }
