@@ -37,6 +37,10 @@ impl Mover {
         self.known.is_empty()
     }
 
+    pub fn wants(&self, extent: u32) -> bool {
+        self.known.contains_key(&extent)
+    }
+
     /// An extent is to be moved, or for another reason than before.
     pub fn handle_want(&mut self, extent: u32, reason: Reason) {
         self.handle_well(extent);

@@ -11,7 +11,7 @@
 use crate::extent::{Fill, Holding};
 use crate::roster::Roster;
 use crate::wire::OPERATION_PAGES;
-use muninn_net::{Buffer, Lane, Operation, Verb};
+use muninn_net::{Buffer, Kind, Lane, Mapped, Operation, Verb};
 use muninn_types::{Class, LaneKind, PAGE_SIZE};
 use muninn_wire::Seg;
 use std::sync::Arc;
@@ -123,10 +123,25 @@ impl Courier {
         at: Holding,
         first: u32,
         len: u32,
-        buffer: Buffer,
+        mut buffer: Buffer,
         writing: bool,
     ) -> Result<Buffer, String> {
-        let seg = Seg::new(at.grant, first * PAGE_SIZE as u32, len * PAGE_SIZE as u32);
+        let (offset, bytes) = (first as usize * PAGE_SIZE, len as usize * PAGE_SIZE);
+        if let Some(mapped) = self.mapped(at)? {
+            assert!(offset + bytes <= mapped.bytes.0 as usize);
+            let near = &mut buffer.as_mut()[..bytes];
+            // SAFETY: inside of the grant, which lies inside of a mapping that `mapped` keeps; `near` is
+            // a slice of ours. Others who write to the far side meanwhile mark it, and it is copied again.
+            unsafe {
+                let far = mapped.map.as_ptr().add(mapped.offset as usize + offset);
+                match writing {
+                    true => far.copy_from_nonoverlapping(near.as_ptr(), bytes),
+                    false => far.copy_to_nonoverlapping(near.as_mut_ptr(), bytes),
+                }
+            }
+            return Ok(buffer);
+        }
+        let seg = Seg::new(at.grant, offset as u32, bytes as u32);
         let verb = match writing {
             true => Verb::Write(vec![seg]),
             false => Verb::Read(vec![seg]),
@@ -156,6 +171,19 @@ impl Courier {
                 Err(format!("the server at {address} does not answer"))
             }
         }
+    }
+
+    /// The memory of a grant, where the transport maps it. Its lanes are not used then: they would catch
+    /// SIGBUS with a handler, and handlers are the program's own.
+    fn mapped(&self, at: Holding) -> Result<Option<Mapped>, String> {
+        let session = self.roster.session(at.server);
+        let session = session.filter(|(_, generation)| *generation == at.generation);
+        let (transport, _) = session.ok_or_else(|| self.roster.why(at.server))?;
+        if transport.kind() != Kind::Shm {
+            return Ok(None);
+        }
+        let gone = || format!("{} is no longer mapped", at.grant);
+        transport.mapped(at.grant).ok_or_else(gone).map(Some)
     }
 
     fn lane(&mut self, at: Holding) -> Result<&mut Box<dyn Lane>, String> {

@@ -198,6 +198,7 @@ impl Volume {
     /// Puts an extent into the mover's queue, or out of it.
     fn check(&mut self, id: ExtentId) {
         let Some(entry) = self.map.get(id) else {
+            self.mover.handle_well(id.0);
             return;
         };
         let copies = entry.members.len();
@@ -851,8 +852,15 @@ fn miss(missed: &mut Vec<(ServerId, u64)>, server: ServerId, pages: u64) {
 impl Volume {
     fn order_next(&mut self) {
         let now = clock::now();
-        let Some((number, _)) = self.mover.poll_next(now) else {
-            return;
+        let number = loop {
+            let Some((number, _)) = self.mover.poll_next(now) else {
+                return;
+            };
+            // It may be well by now: a drain was cancelled.
+            self.check(ExtentId(number));
+            if self.mover.wants(number) {
+                break number;
+            }
         };
         let id = ExtentId(number);
         let Some(entry) = self.map.get_mut(id) else {

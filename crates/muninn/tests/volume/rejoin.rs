@@ -1,9 +1,9 @@
 //! Servers that come back: after a pause, or started anew at the same place.
 
-use crate::common::{Served, place};
+use crate::common::{Place, Served, place};
 use crate::harness::{cannot_run, held};
 use crate::pools::{pool, working};
-use muninn_types::Bytes;
+use muninn_types::{Bytes, SplitMix64};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,32 @@ fn servers_pause_one_after_the_other() {
     }
 }
 
+/// An address that nobody else will take meanwhile: below the ports that the kernel gives to clients. One
+/// of those who try to reach the dead server might be given its very port.
+fn free_address() -> String {
+    let mut dice = SplitMix64::new(muninn_sys::rand::u64());
+    loop {
+        let address = format!("127.0.0.1:{}", 20_000 + dice.below(12_000));
+        if std::net::TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
+}
+
+fn serve_at(place: &Place, address: &str) -> Served {
+    Served::start(place.command(&[
+        "serve",
+        "--listen",
+        address,
+        "--json",
+        "--memory",
+        "1GiB",
+        "--lease",
+        "3s",
+        "--insecure",
+    ]))
+}
+
 /// A server is killed and started again at the same address, empty: it is used again, and the other
 /// may go then.
 #[test]
@@ -45,23 +71,14 @@ fn a_server_is_started_again() {
     }
     let place = place();
     let mut pool = pool(&place, 2, "1GiB");
+    pool.servers[0] = serve_at(&place, &free_address());
     let run = working(&place, &pool.addresses(), "mirror", 40);
     run.until_far(FAR);
     let job = run.job();
     let address = pool.servers[0].tcp();
     pool.signal(0, Signal::KILL);
     run.until("its copies are missed", || job.total().extents_degraded > 0);
-    pool.servers[0] = Served::start(place.command(&[
-        "serve",
-        "--listen",
-        &address,
-        "--json",
-        "--memory",
-        "1GiB",
-        "--lease",
-        "3s",
-        "--insecure",
-    ]));
+    pool.servers[0] = serve_at(&place, &address);
     run.until("it is filled", || {
         job.total().extents_degraded == 0 && held(&place, &pool.servers[0]) > Bytes::ZERO
     });

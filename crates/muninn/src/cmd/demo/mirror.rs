@@ -51,8 +51,8 @@ impl Mirror {
             None => "it ended before one of them could be killed".to_string(),
         };
         format!(
-            "The same program with its far pages kept twice, at three servers: {killed}. {} extents were \
-             copied anew, and after {} the result is {}.",
+            "The same program with its far pages kept twice, at three servers: {killed}. Extents copied anew: {}; \
+             after {} the result is {}.",
             self.extents_repaired,
             format_duration(Duration::from_secs_f64(self.seconds)),
             match self.identical {
