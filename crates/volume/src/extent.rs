@@ -175,9 +175,15 @@ impl ExtentMap {
         self.entries[at] = Some(Entry {
             pages,
             members,
-            written: Box::new([if full { u64::MAX } else { 0 }; WORDS]),
+            written: Box::new([0; WORDS]),
             fill: None,
         });
+        // What lies beyond its end is in no member.
+        if let Some(entry) = self.entries[at].as_mut().filter(|_| full) {
+            for place in 0..pages {
+                entry.note_written(place);
+            }
+        }
     }
 
     pub fn get(&self, id: ExtentId) -> Option<&Entry> {
@@ -239,6 +245,26 @@ mod tests {
                 grant: GrantId(7),
             },
             mapped: None,
+        }
+    }
+
+    #[test]
+    fn an_extent_of_which_all_may_be_written_ends_where_it_ends() {
+        for pages in [16, 64, 100, EXTENT_PAGES] {
+            let mut map = ExtentMap::new(1);
+            map.insert_as(ExtentId(3), pages, vec![member(0)], true);
+            let entry = map.get(ExtentId(3)).unwrap();
+            let fill = Fill::of(&entry.written);
+            assert_eq!(fill.count(), pages);
+            let mut end = 0;
+            while let Some((first, len)) = fill.take_run(end) {
+                assert_eq!(first, end);
+                end = first + len;
+                if end >= EXTENT_PAGES {
+                    break;
+                }
+            }
+            assert_eq!(end, pages);
         }
     }
 
