@@ -5,6 +5,7 @@
 //! line that is not understood is an error, since launcher and runtime are of one build.
 
 use muninn_policy::evict::EvictPolicy;
+use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::socket::Address;
@@ -21,6 +22,8 @@ pub struct Config {
     pub pool: Vec<Address>,
     /// The key for all of them, as in a key file; `None` where the servers have none.
     pub key: Option<Vec<u8>>,
+    /// How far memory lies over the servers.
+    pub layout: Layout,
     pub prefetch: PrefetchPolicy,
     pub evict: EvictPolicy,
     pub threshold: ThresholdPolicy,
@@ -69,6 +72,7 @@ impl Config {
             "name" => self.name = value.to_string(),
             "pool" => self.pool.push(read("pool", value)?),
             "key" => self.key = Some(from_hex(value)?),
+            "layout" => self.layout = read("layout", value)?,
             "prefetch" => self.prefetch = read("prefetch", value)?,
             "evict" => self.evict = read("evict", value)?,
             "threshold" => self.threshold = read("threshold", value)?,
@@ -93,6 +97,7 @@ impl fmt::Display for Config {
         if let Some(key) = &self.key {
             writeln!(f, "key={}", to_hex(key))?;
         }
+        writeln!(f, "layout={}", self.layout)?;
         writeln!(f, "prefetch={}", self.prefetch)?;
         writeln!(f, "evict={}", self.evict)?;
         writeln!(f, "threshold={}", self.threshold)?;
@@ -114,6 +119,7 @@ impl fmt::Debug for Config {
             .field("name", &self.name)
             .field("pool", &self.pool)
             .field("key", &self.key.as_ref().map(|_| "…"))
+            .field("layout", &self.layout)
             .field("prefetch", &self.prefetch)
             .field("evict", &self.evict)
             .field("threshold", &self.threshold)
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn a_text_is_read_and_nonsense_is_named() {
         let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nkey=00ff\n\
-                    prefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
+                    layout=mirror\nprefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
                     huge-pages=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.to_string(), text);
@@ -238,11 +244,13 @@ mod tests {
             max_far: Option<u64>,
             no_move: bool,
             huge_pages: bool,
+            copies in 1u8..4,
         ) {
+            let layout = if copies == 1 { Layout::Single } else { Layout::Mirror(copies) };
             let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
             let config = Config {
                 door: name.clone(),
-                name, pool, key, threshold, no_move, huge_pages,
+                name, pool, key, layout, threshold, no_move, huge_pages,
                 namespace: u64::MAX,
                 user: 65_534,
                 prefetch: PrefetchPolicy::ALL[which],

@@ -126,6 +126,10 @@ counters! {
     target_bytes: Now,
     slots_used: Now,
     grants: Now,
+    /// Extents that have fewer copies than they should, or lie where they should not.
+    extents_degraded: Now,
+    /// Copies that were made anew.
+    extents_repaired: Total,
     session_resumes: Total,
     /// Resident memory of each kind (`policy::kinds`), now and at most.
     kind_anonymous_bytes: Now,

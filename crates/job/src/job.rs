@@ -1,6 +1,6 @@
 //! The job's file: made by the launcher, opened by everybody else.
 
-use crate::layout::{CONFIG_MAX, Layout, MAGIC, Text, VERSION};
+use crate::layout::{CONFIG_MAX, Layout, MAGIC, NOTES_MAX, Text, VERSION};
 use crate::{Config, ConfigError, Place, Snapshot, VARIABLE, directory, place};
 use muninn_sys::bell::Bell;
 use muninn_sys::memory::{MemoryError, Shared};
@@ -216,6 +216,37 @@ impl Job {
             pid,
             text: String::from_utf8_lossy(&text).into_owned(),
         })
+    }
+
+    /// Leaves a line for the launcher to print while the program goes on.
+    pub fn leave_note(&self, text: &str) {
+        let number = self.page.notes_left.fetch_add(1, Ordering::AcqRel) + 1;
+        let area = &self.page.notes[number as usize % NOTES_MAX];
+        area.number.store(0, Ordering::Release);
+        area.text.write(text);
+        area.number.store(number, Ordering::Release);
+        self.bell().ring();
+    }
+
+    /// The notes after the first `seen` that are complete, with their numbers; the oldest may have been
+    /// lost.
+    pub fn notes_after(&self, seen: u64) -> Vec<(u64, String)> {
+        let left = self.page.notes_left.load(Ordering::Acquire);
+        let oldest = left.saturating_sub(NOTES_MAX as u64).max(seen) + 1;
+        let mut notes = Vec::new();
+        for number in oldest..=left {
+            let area = &self.page.notes[number as usize % NOTES_MAX];
+            if area.number.load(Ordering::Acquire) != number {
+                // It is being written: those after it are for the next look.
+                break;
+            }
+            let text = area.text.read().unwrap_or_default();
+            std::sync::atomic::fence(Ordering::Acquire);
+            if area.number.load(Ordering::Relaxed) == number {
+                notes.push((number, String::from_utf8_lossy(&text).into_owned()));
+            }
+        }
+        notes
     }
 
     /// A place for a process that is alive; when it has one already, the same again, with the counters

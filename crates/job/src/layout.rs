@@ -10,11 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// "MUNINNJB", as it lies in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Longest configuration.
 pub const CONFIG_MAX: usize = 16 << 10;
 /// Longest message of a runtime; what is longer is cut.
 pub const MESSAGE_MAX: usize = 1 << 10;
+/// Longest note, and how many wait to be printed; of more the oldest are lost.
+pub const NOTE_MAX: usize = 512;
+pub const NOTES_MAX: usize = 8;
 
 /// The file.
 #[repr(C)]
@@ -39,6 +42,9 @@ pub struct Layout {
     pub places_used: AtomicU64,
     pub board: Board,
     pub message: MessageArea,
+    /// Notes that were ever left.
+    pub notes_left: AtomicU64,
+    pub notes: [NoteArea; NOTES_MAX],
     pub config: Text<{ CONFIG_MAX / 8 }>,
     /// What processes that have ended left behind.
     pub departed: Counters,
@@ -73,6 +79,14 @@ pub struct MessageArea {
     pub sequence: AtomicU64,
     pub pid: AtomicU64,
     pub text: Text<{ MESSAGE_MAX / 8 }>,
+}
+
+/// A line that a runtime has for people. It is complete when `number` is that of the note.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NoteArea {
+    pub number: AtomicU64,
+    pub text: Text<{ NOTE_MAX / 8 }>,
 }
 
 /// One process.

@@ -7,6 +7,7 @@
 use crate::failure::Failure;
 use crate::hosting::WicChoice;
 use muninn_policy::evict::EvictPolicy;
+use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::socket::Address;
@@ -89,6 +90,7 @@ pub struct ClientTable {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct RunTable {
     pub local: Option<Text<LocalSize>>,
+    pub layout: Option<Text<Layout>>,
     pub prefetch: Option<Text<PrefetchPolicy>>,
     pub evict: Option<Text<EvictPolicy>>,
     pub threshold: Option<Text<ThresholdPolicy>>,

@@ -35,4 +35,4 @@ pub use pool::{Grant, Pool, PoolOptions, Share};
 pub use session::{Keeping, Observer, SessionOptions};
 pub use shm::ShmSession;
 pub use tcp::TcpSession;
-pub use transport::{Kind, Mapped, Transport, connect};
+pub use transport::{Beat, Kind, Mapped, Transport, connect};

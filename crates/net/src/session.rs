@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::error::NetError;
 use crate::lane::Lane;
+use crate::transport::Beat;
 use crate::wire_lane::WireLane;
 use muninn_proto::auth::{Key, SessionSecret};
 use muninn_proto::client::{
@@ -394,7 +395,7 @@ impl Session {
         loop {
             let mut lane = self.lock();
             let left = ends.saturating_sub(clock::now());
-            let answered = call(&self.core, &mut lane, control.clone(), left.into());
+            let answered = call(&self.core, &mut lane, control.clone(), left.into(), true);
             for (asked, late, fds) in std::mem::take(&mut lane.late) {
                 let _ = with(&asked, &late, &mut fds.into_iter());
                 let ids = grants_of(&late).iter().map(|info| info.grant);
@@ -446,7 +447,12 @@ impl Session {
 
     /// Renews the lease; false when the session is lost.
     pub fn heartbeat(&self) -> bool {
-        beat(&self.core, &self.control)
+        beat(&self.core, &self.control, self.core.lease / 4) != Beat::Lost
+    }
+
+    /// The same with an answer, waited for no longer than this.
+    pub fn beat(&self, patience: Duration) -> Beat {
+        beat(&self.core, &self.control, patience)
     }
 }
 
@@ -461,18 +467,20 @@ impl Drop for Session {
             // The memory comes back at once instead of after the lease; if the server does not
             // answer, the lease sees to it.
             let short = Duration::from_millis(500);
-            let _ = call(&self.core, &mut self.lock(), Control::Goodbye, short);
+            let _ = call(&self.core, &mut self.lock(), Control::Goodbye, short, true);
         }
     }
 }
 
 /// Asks and waits. What is not answered in time stays under way, and is asked again on the next
-/// connection: the server may have done it, and only its answer tells what.
+/// connection: the server may have done it, and only its answer tells what. With `cut` that connection is
+/// made at once.
 fn call(
     core: &SessionCore,
     control_lane: &mut ControlLane,
     control: Control,
     deadline: Duration,
+    cut: bool,
 ) -> Result<Answer, NetError> {
     let asked = clock::now();
     let ends = asked + Nanos::from(deadline);
@@ -507,7 +515,9 @@ fn call(
             }
             None if left == Nanos::ZERO => {
                 // Perhaps it is only this connection.
-                lane.cut();
+                if cut {
+                    lane.cut();
+                }
                 return Err(NetError::Timeout(core.address.clone(), deadline));
             }
             None => {}
@@ -527,7 +537,7 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
             if *waited.unwrap_or_else(PoisonError::into_inner).0 || core.lost().is_some() {
                 return;
             }
-            if !beat(&core, &control) {
+            if beat(&core, &control, core.lease / 4) == Beat::Lost {
                 return;
             }
         }
@@ -541,10 +551,16 @@ fn keep(core: Arc<SessionCore>, control: Arc<Mutex<ControlLane>>) -> Keeper {
     }
 }
 
-/// Renews a lease once and notes what the server says; false when the session is lost.
-fn beat(core: &SessionCore, control: &Mutex<ControlLane>) -> bool {
+/// Renews a lease once and notes what the server says.
+fn beat(core: &SessionCore, control: &Mutex<ControlLane>, patience: Duration) -> Beat {
     let mut lane = control.lock().unwrap_or_else(PoisonError::into_inner);
-    match call(core, &mut lane, Control::Heartbeat, core.lease / 4) {
+    let before = Nanos(core.last_heard.load(Relaxed));
+    // A server that is only slow has its answer on the way: it counts when it comes.
+    let silent = clock::now().saturating_sub(before);
+    let cut = silent > Nanos::from(core.lease / 4);
+    let answered = call(core, &mut lane, Control::Heartbeat, patience, cut);
+    let heard = answered.is_ok() || Nanos(core.last_heard.load(Relaxed)) > before;
+    match answered {
         Ok(Answer::Report(report)) => core.note_report(&report),
         Ok(_) => {}
         Err(_) if clock::now() > core.worth_trying_until() => {
@@ -555,7 +571,11 @@ fn beat(core: &SessionCore, control: &Mutex<ControlLane>) -> bool {
         }
         Err(_) => {}
     }
-    core.lost().is_none()
+    match core.lost() {
+        Some(_) => Beat::Lost,
+        None if heard => Beat::Answered,
+        None => Beat::Silent,
+    }
 }
 
 /// A connection without a session: for `status` and operator commands.
@@ -599,7 +619,7 @@ impl Observer {
 
     fn ask(&mut self, control: Control) -> Result<Answer, NetError> {
         let deadline = self.core.deadline;
-        call(&self.core, &mut self.lane, control, deadline)
+        call(&self.core, &mut self.lane, control, deadline, true)
     }
 
     /// All of a server's status, every session included.

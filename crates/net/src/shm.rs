@@ -8,7 +8,7 @@
 use crate::error::NetError;
 use crate::lane::{Done, Lane, Op, checked_total};
 use crate::session::{DATA_WINDOW, Session, SessionCore, SessionOptions};
-use crate::transport::{Kind, Mapped, Transport};
+use crate::transport::{Beat, Kind, Mapped, Transport};
 use muninn_proto::client::{Answer, Completion, Control, OpError, Verb};
 use muninn_sys::clock;
 use muninn_sys::memory::{
@@ -272,6 +272,9 @@ impl Transport for ShmSession {
     }
     fn heartbeat(&self) -> bool {
         self.session.heartbeat()
+    }
+    fn beat(&self, patience: Duration) -> Beat {
+        self.session.beat(patience)
     }
     fn lost(&self) -> Option<String> {
         self.session.core.lost()

@@ -3,7 +3,7 @@
 use crate::error::NetError;
 use crate::lane::Lane;
 use crate::session::{Session, SessionOptions};
-use crate::transport::{Kind, Transport};
+use crate::transport::{Beat, Kind, Transport};
 use muninn_proto::client::{Answer, Control};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, LaneKind, SessionId};
@@ -62,6 +62,9 @@ impl Transport for TcpSession {
     }
     fn heartbeat(&self) -> bool {
         self.session.heartbeat()
+    }
+    fn beat(&self, patience: Duration) -> Beat {
+        self.session.beat(patience)
     }
     fn lost(&self) -> Option<String> {
         self.session.core.lost()

@@ -32,6 +32,15 @@ impl fmt::Display for Kind {
     }
 }
 
+/// What became of an attempt to renew a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beat {
+    Answered,
+    /// No answer yet; the session may live on.
+    Silent,
+    Lost,
+}
+
 /// A grant in this process's address space, as long as this value lives.
 #[derive(Clone, Debug)]
 pub struct Mapped {
@@ -77,6 +86,13 @@ pub trait Transport: fmt::Debug + Send + Sync {
     /// Renews the lease; false when the session is lost. For [`Keeping::Caller`](crate::Keeping).
     fn heartbeat(&self) -> bool {
         self.lost().is_none()
+    }
+    /// Renews the lease, waiting for the answer no longer than this.
+    fn beat(&self, _patience: Duration) -> Beat {
+        match self.heartbeat() {
+            true => Beat::Answered,
+            false => Beat::Lost,
+        }
     }
     /// Why the session is lost, if it is.
     fn lost(&self) -> Option<String>;

@@ -26,6 +26,9 @@ const BATCH_BYTES: usize = 4096;
 /// Pauses between two attempts to connect again.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(100);
+/// How long an attempt to connect again may take.
+const ATTACH_MIN: Duration = Duration::from_millis(100);
+const ATTACH_MAX: Duration = Duration::from_millis(500);
 /// The most descriptors that wait for the replies they belong to.
 const DESCRIPTORS_MAX: usize = 64;
 /// Reads from a connection on which nothing can be sent any more.
@@ -141,7 +144,7 @@ impl WireLane {
     }
 
     /// Connects again if need be. False: not now; the session may be lost for good.
-    fn connected(&mut self) -> bool {
+    fn connected(&mut self, wait: Duration) -> bool {
         if self.stream.is_some() {
             return true;
         }
@@ -163,7 +166,8 @@ impl WireLane {
             lane: self.id,
             kind: self.kind,
         };
-        let patience = Duration::from_millis(500).min(self.core.lease);
+        // Who waits for a moment only, as there are others to ask, is not to be held up for long.
+        let patience = wait.clamp(ATTACH_MIN, ATTACH_MAX).min(self.core.lease);
         let failed = match open_stream(&self.core.address, &self.core.key, purpose, patience) {
             Ok((stream, _)) => {
                 self.core.mark(&stream, self.kind);
@@ -391,7 +395,7 @@ impl WireLane {
         let spin_ends = started.saturating_add(self.core.spin.into()).min(ends);
         let mut now = started;
         loop {
-            if self.connected() {
+            if self.connected(wait) {
                 if !self.flush() {
                     self.hang_up();
                 } else {

@@ -17,7 +17,6 @@ use crate::fork;
 use crate::order::{Change, Order};
 use crate::process::Process;
 use crate::ranges::{Ranges, Recently};
-use crate::servers::Servers;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::ward::Wards;
@@ -28,6 +27,7 @@ use muninn_sys::uffd::{
     EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Nanos, PageNo};
+use muninn_volume::Volume;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,7 +53,7 @@ const NO_REGION: Region = Region {
 };
 
 pub struct Actor {
-    pub(crate) engine: Engine<Process, Servers>,
+    pub(crate) engine: Engine<Process, Volume>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) areas: Ranges,
     order: Order,
@@ -87,7 +87,7 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    pub fn new(engine: Engine<Process, Servers>, shared: Arc<Shared>, wards: Wards) -> Actor {
+    pub fn new(engine: Engine<Process, Volume>, shared: Arc<Shared>, wards: Wards) -> Actor {
         Actor {
             engine,
             wards,
@@ -129,9 +129,7 @@ impl Actor {
 
     fn turn(&mut self) -> Result<(), Fatal> {
         self.read_events()?;
-        if let Some(why) = self.shared.lost() {
-            return Err(Fatal::Lost(why.clone()));
-        }
+        self.engine.attend_far()?;
         self.settle_changes()?;
         if self.shared.may_evict() {
             self.engine.set_allowed(self.shared.allowed_pages());

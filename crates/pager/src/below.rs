@@ -5,10 +5,10 @@
 
 use crate::chunk::Page;
 use muninn_job::Counters;
-use muninn_net::Grant;
 use muninn_sys::uffd::{Cause, FaultDevice, PageRange, Partial};
-use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
-use std::fmt;
+use muninn_types::{Class, PageNo, ServerId};
+use muninn_volume::{Extent, ExtentId};
+pub use muninn_volume::{Transfer, VolumeError as FarError};
 
 /// The most chunks that leave together.
 pub const CHUNKS_AT_ONCE_MAX: usize = 16;
@@ -118,43 +118,6 @@ pub trait Kernel {
     }
 }
 
-/// A far page and the near one that it is read into or written from.
-#[derive(Clone, Copy, Debug)]
-pub struct Transfer {
-    pub grant: Grant,
-    /// Pages from the start of the grant.
-    pub place: u32,
-    pub near: *mut Page,
-}
-
-/// What a list of transfers is filled with where there are none.
-pub(crate) const EMPTY_TRANSFER: Transfer = Transfer {
-    grant: Grant {
-        server: ServerId(0),
-        id: GrantId(0),
-        bytes: Bytes(0),
-    },
-    place: 0,
-    near: std::ptr::null_mut(),
-};
-
-/// Why far memory does not answer. The message names the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FarError {
-    /// There is no room for more.
-    Full(String),
-    /// What is far is out of reach for good.
-    Lost(String),
-}
-
-impl fmt::Display for FarError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FarError::Full(why) | FarError::Lost(why) => f.write_str(why),
-        }
-    }
-}
-
 /// The pool.
 pub trait Far {
     /// Reads far pages, all or none.
@@ -171,15 +134,47 @@ pub trait Far {
     /// Each `near` must be readable and not written to during the call.
     unsafe fn write(&mut self, transfers: &[Transfer], class: Class) -> Result<(), FarError>;
 
+    /// Reads a page from the `n`th copy of its extent; whose that is. `None` when there are no more.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Far::read`].
+    unsafe fn read_copy(
+        &mut self,
+        _transfer: &Transfer,
+        _class: Class,
+        _n: usize,
+    ) -> Option<Result<ServerId, FarError>> {
+        None
+    }
+
+    /// A copy was found to be wrong, while another is right.
+    fn distrust(&mut self, _extent: ExtentId, _server: ServerId) {}
+
+    /// Where an extent is, for messages.
+    fn describe(&self, extent: ExtentId) -> String {
+        extent.to_string()
+    }
+
     /// Memory for more slots, now.
-    fn grant(&mut self) -> Result<Grant, FarError>;
+    fn extent(&mut self) -> Result<Extent, FarError>;
 
     /// Memory that was asked for ahead of need, if it has come.
-    fn granted(&mut self) -> Option<Grant>;
+    fn granted(&mut self) -> Option<Extent>;
 
     /// So many slots are free: more may be asked for ahead of need.
     fn replenish(&mut self, free: u64, evicted: u64);
 
-    /// A grant that is no longer needed.
-    fn release(&mut self, grant: Grant);
+    /// An extent that is no longer needed.
+    fn release(&mut self, extent: ExtentId);
+
+    /// Extents that have fewer copies than they should, and copies that were made anew.
+    fn degraded(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// Looks at what has become of servers: an extent of which no copy is left, and why.
+    fn attend(&mut self) -> Option<(ExtentId, String)> {
+        None
+    }
 }

@@ -35,8 +35,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             }
             // Not before: an empty one may be what is moved to next.
             Step::Done => {
-                while let Some(grant) = self.slots.take_empty() {
-                    self.far.release(grant);
+                while let Some(extent) = self.slots.take_empty() {
+                    self.far.release(extent);
                 }
                 Ok(false)
             }
@@ -48,9 +48,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             return Ok(false);
         }
         self.compaction_grants += 1;
-        match self.far.grant() {
-            Ok(grant) => {
-                self.slots.add(grant);
+        match self.far.extent() {
+            Ok(extent) => {
+                self.slots.add(extent);
                 Ok(true)
             }
             Err(FarError::Full(_)) => Ok(false),
@@ -89,8 +89,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         unsafe { self.far.read(&[from], Class::Prefetch) }.map_err(lost)?;
         let hash = self.table.get(index).hash(place);
         if self.hasher.hash(&self.scratch[0]) != hash {
-            let what = format!("grant {} of server {}", from.grant.id, from.grant.server);
-            return Err(Fatal::Changed(page.addr(), what));
+            self.read_other_copy(&from, hash, page.addr(), Class::Prefetch)?;
         }
         // SAFETY: as above, and nobody writes to it meanwhile.
         unsafe { self.far.write(&[to], Class::Prefetch) }.map_err(lost)?;

@@ -387,9 +387,21 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     pub(crate) fn free_slot(&mut self, slot: SlotNo) {
-        if let Freed::Grant(grant) = self.slots.free(slot) {
-            self.far.release(grant);
+        if let Freed::Extent(extent) = self.slots.free(slot) {
+            self.far.release(extent);
         }
+    }
+
+    /// Follows what has become of servers. An extent of which no copy is left is the end, unless there
+    /// was nothing in it.
+    pub fn attend_far(&mut self) -> Result<(), Fatal> {
+        while let Some((extent, why)) = self.far.attend() {
+            if !self.slots.forget(extent) {
+                return Err(Fatal::Lost(why));
+            }
+            self.far.release(extent);
+        }
+        Ok(())
     }
 
     /// Pages that may still become far.
@@ -403,9 +415,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let bytes = |pages: u64| pages * PAGE_SIZE as u64;
         counters.staged_pages.store(self.staged, Relaxed);
         counters.slots_used.store(self.slots.live_slots(), Relaxed);
-        counters
-            .grants
-            .store(self.slots.grants().count() as u64, Relaxed);
+        counters.grants.store(self.slots.extents() as u64, Relaxed);
+        let (degraded, repaired) = self.far.degraded();
+        counters.extents_degraded.store(degraded, Relaxed);
+        counters.extents_repaired.store(repaired, Relaxed);
         let far = self.slots.live_slots() - self.copies - self.staged;
         counters.far_bytes.store(bytes(far), Relaxed);
         counters.far_pages_peak.fetch_max(far, Relaxed);

@@ -17,7 +17,7 @@
 //! was mapped anew at that very moment, the process ends with that message instead of going on with a
 //! page that might be wrong.
 
-use crate::below::{CHUNKS_AT_ONCE_MAX, EMPTY_TRANSFER, Far, FarError, Kernel, Stillness};
+use crate::below::{CHUNKS_AT_ONCE_MAX, Far, FarError, Kernel, Stillness, Transfer};
 use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, SlabNo, bit, places, span};
 use crate::engine::{Engine, Fatal, add};
 use crate::hash::Hash;
@@ -288,16 +288,16 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             ));
             return Ok(false);
         }
-        while let Some(grant) = self.far.granted() {
-            self.slots.add(grant);
+        while let Some(extent) = self.far.granted() {
+            self.slots.add(extent);
         }
         while self.slots.free_slots() < needed {
             if self.full.is_some() {
                 return Ok(false);
             }
-            match self.far.grant() {
-                Ok(grant) => {
-                    self.slots.add(grant);
+            match self.far.extent() {
+                Ok(extent) => {
+                    self.slots.add(extent);
                     self.full_since = None;
                 }
                 Err(FarError::Full(why)) => self.full = Some(why),
@@ -376,7 +376,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 missing &= !bit(place);
             }
         }
-        let mut transfers = [EMPTY_TRANSFER; CHUNK_PAGES];
+        let mut transfers = [Transfer::EMPTY; CHUNK_PAGES];
         let mut len = 0;
         for place in places(dirty) {
             let frame = self.staging.frame(slab, place);

@@ -375,12 +375,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         for (one, transfer) in arriving.iter().zip(&list) {
             // SAFETY: it was just filled and nobody else knows of it.
             if self.hasher.hash(unsafe { &*transfer.near }) != one.hash {
-                let address = one.page.addr();
-                let what = format!(
-                    "grant {} of server {}",
-                    transfer.grant.id, transfer.grant.server
-                );
-                return Err(Fatal::Changed(address, what));
+                self.read_other_copy(transfer, one.hash, one.page.addr(), class)?;
             }
         }
         self.transfers = list;
@@ -391,9 +386,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     pub(crate) fn transfer(&self, slot: SlotNo, near: *mut Page) -> Transfer {
-        let grant = self.slots.grant_of(slot);
+        let extent = self.slots.extent_of(slot);
         Transfer {
-            grant: grant.expect("a slot in use has a grant"),
+            extent: extent.expect("a slot in use is in an extent"),
             place: slot.place(),
             near,
         }

@@ -5,9 +5,10 @@
 //! - the [`steward`] looks at resident memory every millisecond and decides what may be held;
 //! - the pager ([`actor`]) serves faults and evicts; it alone changes what is known of pages
 //!   ([`engine`], with [`fault`], [`evict`] and [`space`]);
-//! - the [`clerk`] asks servers for memory ahead of need and keeps the leases.
+//! - the clerk (`muninn_volume::Clerk`) asks servers for memory ahead of need, keeps the leases and
+//!   copies what has too few copies.
 //!
-//! Below the engine are the kernel ([`process`]) and the pool ([`servers`]), behind the traits of
+//! Below the engine are the kernel ([`process`]) and the pool (`muninn_volume::Volume`), behind the traits of
 //! [`below`], so that all of it runs over fakes as well (`model.rs`).
 //!
 //! A page that leaves is moved to a frame of the [`staging`] area, hashed, and written if it changed;
@@ -19,11 +20,12 @@ mod actor;
 mod below;
 mod candidates;
 mod chunk;
-mod clerk;
 mod compact;
+mod copies;
 mod copying;
 mod engine;
 mod evict;
+mod far;
 mod fault;
 pub mod fork;
 mod hash;
@@ -34,7 +36,6 @@ mod order;
 mod process;
 mod ranges;
 mod runtime;
-mod servers;
 mod shared;
 mod slots;
 mod snapshot;

@@ -10,7 +10,6 @@ use crate::chunk::{Page, bit};
 use crate::engine::{Engine, Settings};
 use crate::fault::Served;
 use muninn_job::Counters;
-use muninn_net::Grant;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_sys::uffd::fake::{Call, FakeFaultDevice, FakeSpace, Script, Touch};
@@ -18,7 +17,8 @@ use muninn_sys::uffd::{
     Cause, CopyMode, Event, EventBuffer, FaultDevice, Features, MoveMode, PageRange, Partial,
     RegisterMode, Wake,
 };
-use muninn_types::{Bytes, Class, GrantId, PageNo, ServerId};
+use muninn_types::{Class, PageNo};
+use muninn_volume::{Extent, ExtentId};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -81,7 +81,7 @@ impl Kernel for FakeKernel {
 /// A pool in memory, with little room.
 #[derive(Debug, Default)]
 struct FakeFar {
-    pages: HashMap<(GrantId, u32), Box<Page>>,
+    pages: HashMap<(ExtentId, u32), Box<Page>>,
     granted: u64,
     released: u64,
     grants_max: u64,
@@ -90,7 +90,7 @@ struct FakeFar {
 impl Far for FakeFar {
     unsafe fn read(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
         for transfer in transfers {
-            let page = &self.pages[&(transfer.grant.id, transfer.place)];
+            let page = &self.pages[&(transfer.extent, transfer.place)];
             // SAFETY: the engine's promise.
             unsafe { *transfer.near = **page };
         }
@@ -98,28 +98,27 @@ impl Far for FakeFar {
     }
     unsafe fn write(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
         for transfer in transfers {
-            let key = (transfer.grant.id, transfer.place);
+            let key = (transfer.extent, transfer.place);
             // SAFETY: the engine's promise.
             self.pages.insert(key, Box::new(unsafe { *transfer.near }));
         }
         Ok(())
     }
-    fn grant(&mut self) -> Result<Grant, FarError> {
+    fn extent(&mut self) -> Result<Extent, FarError> {
         if self.granted - self.released == self.grants_max {
             return Err(FarError::Full("full".to_string()));
         }
         self.granted += 1;
-        Ok(Grant {
-            server: ServerId(0),
-            id: GrantId(self.granted),
-            bytes: Bytes::pages(32),
+        Ok(Extent {
+            id: ExtentId(self.granted as u32),
+            pages: 32,
         })
     }
-    fn granted(&mut self) -> Option<Grant> {
+    fn granted(&mut self) -> Option<Extent> {
         None
     }
     fn replenish(&mut self, _: u64, _: u64) {}
-    fn release(&mut self, _: Grant) {
+    fn release(&mut self, _: ExtentId) {
         self.released += 1;
     }
 }

@@ -2,32 +2,31 @@
 //!
 //! It runs in the program's companion ([`own`]), in three threads: the *steward* watches resident
 //! memory from the start; when memory runs short it starts the *pager* ([`Actor`]) and the
-//! [*clerk*](Clerk). Nothing of the program is touched before that. A child of a process with a pager
+//! [*clerk*](Clerk) of far memory. Nothing of the program is touched before that. A child of a process with a pager
 //! is that one's ward at first ([`ward`](crate::ward)); its own pager takes it over when it has lived
 //! for a moment. What keeps it from doing so leaves it a ward.
 
 use crate::actor::Actor;
 use crate::below::Kernel;
-use crate::clerk::Clerk;
 use crate::copying::Carrier;
 use crate::engine::{Engine, Settings};
 use crate::fork::{self, Letter, State};
 use crate::hash::Hasher;
 use crate::process::{self, Process};
-use crate::servers::Servers;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use crate::ward::{DONE, HERITAGE, Wards};
 use muninn_job::{Config, Job, Place, Visit};
-use muninn_net::{Control, Keeping, Key, SessionOptions, Transport};
+use muninn_net::{Keeping, Key, SessionOptions};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
 use muninn_sys::own::{self, Fate, Priority, Program};
 use muninn_sys::pm_qos;
 use muninn_sys::proc::{self, ProcessId, StatmReader};
-use muninn_sys::socket::Link;
+use muninn_sys::socket::{Address, Link};
 use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
+use muninn_volume::{Clerk, ExtentId, Roster, Volume};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -43,10 +42,18 @@ pub trait Threads: Sync {
 
 /// The signal that ends a process whose memory is out of reach.
 const SIGBUS: i32 = 7;
-/// How long a parent may take to hand memory over, and a server to let a child read.
+/// How long a parent may take to hand memory over.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A child that has lived this long will go on: most end, or execute another program, before.
+/// How long a server may take to be connected to: the only one, and one of several.
+const CONNECT_ONLY: Duration = Duration::from_secs(3);
+const CONNECT: Duration = Duration::from_millis(500);
+/// A child that has run this long will go on: most end, or execute another program, before. One that
+/// sleeps keeps its parent's far memory as it is, but not for longer than this.
 const CHILDHOOD: Duration = Duration::from_millis(10);
+const CHILDHOOD_MAX: Duration = Duration::from_secs(1);
+/// One that has grown by this much wants more than its parent's companion brings it
+/// ([`ward`](crate::ward)).
+const CHILD_PAGES: u64 = 192;
 /// How often a companion that stays for its wards looks whether there are any left.
 const WARD_PAUSE: Duration = Duration::from_millis(2);
 
@@ -139,10 +146,11 @@ impl Runtime {
             // A program that was taken over, and started this one in its place, had none.
             own::set_huge_pages(true);
         }
-        let grown_up = Instant::now() + CHILDHOOD;
+        let born = Instant::now();
         let mut fate = Fate::Runs;
         while fate == Fate::Runs && steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
-            if letter.is_some() && Instant::now() > grown_up {
+            let goes_on = steward.has_run(CHILDHOOD) || born.elapsed() > CHILDHOOD_MAX;
+            if letter.is_some() && (goes_on || steward.has_grown(CHILD_PAGES)) {
                 break;
             }
             fate = steward.sleep(letter.is_some());
@@ -188,18 +196,23 @@ impl Runtime {
     /// Starts the pager's threads.
     fn start(&self, letter: Option<Letter>) -> Result<Arc<Shared>, String> {
         let pid = u64::from(own::program_pid());
-        let config = self.config.clone();
-        let clerk = Arc::new(Clerk::new(Box::new(move || connect(&config)), 0, pid));
+        let roster = Arc::new(roster(&self.config, Arc::clone(&self.job))?);
+        let layout = self.config.layout;
+        let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, pid));
         let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
         let shared = Arc::new(shared);
         let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
         let keeping = Arc::clone(&clerk);
-        let for_clerk = Arc::clone(&shared);
         let work = move || {
             own::set_priority(Thread::Current, Priority::Raised);
-            for_clerk.lose(keeping.run());
+            keeping.run();
         };
         spawn("muninn-clerk", Box::new(work))?;
+        let for_ringer = Arc::clone(&shared);
+        spawn(
+            "muninn-bell",
+            Box::new(move || for_ringer.ring_when_wanted()),
+        )?;
         let job = Arc::clone(&self.job);
         let place = self.place.clone();
         let settings = Settings {
@@ -213,14 +226,16 @@ impl Runtime {
             false => None,
         };
         if let Some(carrier) = carrier.clone() {
+            shared.set_copies();
             spawn("muninn-carrier", Box::new(move || carrier.run()))?;
         }
         let for_pager = Arc::clone(&shared);
+        let volume = Volume::new(roster, clerk);
         let door = self.config.door.clone();
         let work = move || {
             let ours = Arc::clone(&for_pager);
             // Before anything else, as the program may be growing meanwhile; then like others.
-            let began = begin(&door, letter, clerk, place, for_pager, &settings, carrier);
+            let began = begin(&door, letter, volume, place, for_pager, &settings, carrier);
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
                 ours.set_pager(affinity::current_thread_id());
@@ -260,8 +275,8 @@ fn settle_in(config: &Config) -> Option<ProcessId> {
     ProcessId::of(own::listed_pid())?.under(visit.pid)
 }
 
-/// Opens a session at each server of the pool.
-fn connect(config: &Config) -> Result<Vec<Arc<dyn Transport>>, String> {
+/// The servers of the pool, none of them connected yet.
+fn roster(config: &Config, job: Arc<Job>) -> Result<Roster, String> {
     let options = SessionOptions {
         name: config.name.clone(),
         key: match &config.key {
@@ -269,11 +284,15 @@ fn connect(config: &Config) -> Result<Vec<Arc<dyn Transport>>, String> {
             None => Key::none(),
         },
         keeper: Keeping::Caller,
+        connect_timeout: match config.pool.len() {
+            1 => CONNECT_ONLY,
+            _ => CONNECT,
+        },
         ..SessionOptions::default()
     };
-    let pool = config.pool.iter();
-    pool.map(|address| muninn_net::connect(address, &options).map_err(text))
-        .collect()
+    let connect = move |address: &Address| muninn_net::connect(address, &options).map_err(text);
+    let tell = move |line: &str| job.leave_note(line);
+    Ok(Roster::new(&config.pool, Box::new(connect), Box::new(tell)))
 }
 
 /// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child
@@ -281,22 +300,18 @@ fn connect(config: &Config) -> Result<Vec<Arc<dyn Transport>>, String> {
 fn begin(
     door: &str,
     letter: Option<Letter>,
-    clerk: Arc<Clerk>,
+    mut volume: Volume,
     place: Place,
     shared: Arc<Shared>,
     settings: &Settings,
     carrier: Option<Arc<Carrier>>,
 ) -> Result<Actor, String> {
-    let mut servers = Servers::new(Arc::clone(&clerk));
     let inheritance = match letter {
-        Some(letter) => {
-            servers.connect().map_err(text)?;
-            match take_over(letter, &clerk.transports().map_err(text)?) {
-                Ok(inheritance) => Some(inheritance),
-                Err(NotTaken::Ward(why)) => return Err(why),
-                Err(NotTaken::Alone) => fail(shared.job(), ALONE),
-            }
-        }
+        Some(letter) => match take_over(letter, &mut volume) {
+            Ok(inheritance) => Some(inheritance),
+            Err(NotTaken::Ward(why)) => return Err(why),
+            Err(NotTaken::Alone) => fail(shared.job(), ALONE),
+        },
         None => None,
     };
     let (device, state, inherited) = match inheritance {
@@ -321,7 +336,7 @@ fn begin(
     )
     .map_err(text)?;
     let frames = process.frames();
-    let engine = Engine::new(process, servers, frames, settings);
+    let engine = Engine::new(process, volume, frames, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());
     if let Some((snapshot, _)) = &inherited {
         actor.inherit(snapshot);
@@ -330,7 +345,8 @@ fn begin(
     // Not before all that a filter might end us for has been done: until then the parent's companion
     // answers, and after that the launcher ends the program with us.
     let device = actor.engine.kernel.program().as_fd();
-    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device) {
+    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device, letter.is_some())
+    {
         actor.shared.keeper.set(link);
     }
     if let Some((_, link)) = inherited {
@@ -377,7 +393,7 @@ impl<T: Into<String>> From<T> for NotTaken {
 }
 
 /// Asks the parent's companion for this process's memory, and the servers for the right to read it.
-fn take_over(letter: Letter, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, NotTaken> {
+fn take_over(letter: Letter, volume: &mut Volume) -> Result<Inheritance, NotTaken> {
     let link = Link::connect(&letter.door).map_err(|_| NotTaken::Alone)?;
     let asked = link.send(&letter.token.to_le_bytes(), &[]);
     asked.map_err(|_| NotTaken::Alone)?;
@@ -396,15 +412,11 @@ fn take_over(letter: Letter, transports: &[Arc<dyn Transport>]) -> Result<Inheri
     let bytes = Memfd::from_fd(file)
         .and_then(|file| file.read_all())
         .map_err(text)?;
-    let snapshot =
+    let mut snapshot =
         Snapshot::from_bytes(&bytes).ok_or("what the parent handed over is cut short")?;
-    for (server, ticket) in &snapshot.tickets {
-        let transport = transports
-            .get(server.0 as usize)
-            .ok_or("a server too many")?;
-        let ask = Control::Adopt { ticket: *ticket };
-        transport.call(ask, PATIENCE).map_err(text)?;
-    }
+    snapshot.leave_out_unused();
+    let needed = |id: ExtentId| snapshot.extents.iter().any(|(_, extent)| extent.id == id);
+    volume.adopt(&snapshot.heritage, needed).map_err(text)?;
     Ok(Inheritance {
         device,
         snapshot,

@@ -5,21 +5,18 @@
 //! it back makes the kernel wake the pager, and the ringing thread waits until the pager has heard
 //! it.
 
-use crate::below::FarError;
-use crate::clerk::Clerk;
 use crate::fork;
 use crate::keeper::Keeper;
 use crate::process::Chores;
-use crate::snapshot::Ticket;
 use muninn_job::Job;
-use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
+use muninn_volume::{Clerk, Ticket};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Ranges that wait to be taken over.
 pub const OFFERS_MAX: usize = 65_536;
@@ -54,13 +51,16 @@ pub struct Shared {
     thread_changes: AtomicU64,
     /// Nothing may be evicted: everything is wanted near.
     hold_still: AtomicBool,
+    wanted_ring: Mutex<bool>,
+    ringer: Condvar,
+    /// Pages leave by being copied, for which the pager itself holds the program.
+    copies: AtomicBool,
     bell: PageNo,
     mailbox: PageNo,
     pub chores: Arc<Chores>,
     /// Children that the pager answers for.
     wards: AtomicU32,
-    /// Why the pager cannot go on, as another thread found out; why it has not begun.
-    lost: OnceLock<String>,
+    /// It has not begun.
     gave_up: AtomicBool,
     /// To the launcher, who has the program's device as well.
     pub keeper: Arc<Keeper>,
@@ -74,6 +74,10 @@ fn page_for_good() -> Result<PageNo, MemoryError> {
     let page = PageNo::of_addr(mapping.addr());
     std::mem::forget(mapping);
     Ok(page)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -103,11 +107,13 @@ impl Shared {
             faulting: AtomicU32::new(0),
             thread_changes: AtomicU64::new(0),
             hold_still: AtomicBool::new(false),
+            wanted_ring: Mutex::new(false),
+            ringer: Condvar::new(),
+            copies: AtomicBool::new(false),
             bell,
             mailbox,
             chores: Arc::default(),
             wards: AtomicU32::new(0),
-            lost: OnceLock::new(),
             gave_up: AtomicBool::new(false),
             keeper: Arc::default(),
             clerk,
@@ -115,11 +121,8 @@ impl Shared {
         })
     }
 
-    pub fn transports(&self) -> Result<Vec<Arc<dyn Transport>>, FarError> {
-        self.clerk.transports()
-    }
-    /// While set, no grant comes or goes: a child is about to share them. Those that the clerk has.
-    pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
+    /// While set, no grant comes or goes: a child is about to share them. False if that cannot be had.
+    pub fn hold_grants(&self, hold: bool) -> bool {
         self.clerk.hold_still(hold)
     }
     /// Nobody will use these any more.
@@ -128,6 +131,16 @@ impl Shared {
     }
     pub fn want_small_grants(&self, small: bool) {
         self.clerk.want_small(small);
+    }
+    /// Whether something became of servers that the pager should look at, said once.
+    pub fn has_far_news(&self) -> bool {
+        self.clerk.take_news()
+    }
+    pub fn copies(&self) -> bool {
+        self.copies.load(Relaxed)
+    }
+    pub fn set_copies(&self) {
+        self.copies.store(true, Relaxed);
     }
     pub fn job(&self) -> &Job {
         &self.job
@@ -144,14 +157,6 @@ impl Shared {
     /// The page that a child looks into; see [`fork`](crate::fork).
     pub fn mailbox(&self) -> PageNo {
         self.mailbox
-    }
-    /// What is far is out of reach: the pager is to end everything.
-    pub fn lose(&self, why: String) {
-        let _ = self.lost.set(why);
-        self.ring();
-    }
-    pub fn lost(&self) -> Option<&String> {
-        self.lost.get()
     }
     /// The pager has not begun: the parent's companion still answers for this process.
     pub fn give_up(&self) {
@@ -173,6 +178,26 @@ impl Shared {
     pub fn ring(&self) {
         // SAFETY: nothing is ever kept in the bell.
         let _ = unsafe { program::discard(self.bell()) };
+    }
+
+    /// The same, but does not wait until the pager has heard it: on a busy machine that takes
+    /// milliseconds, in which nobody would look after the program.
+    pub fn have_rung(&self) {
+        *lock(&self.wanted_ring) = true;
+        self.ringer.notify_one();
+    }
+
+    /// The work of the thread that rings.
+    pub fn ring_when_wanted(&self) {
+        loop {
+            let mut wanted = lock(&self.wanted_ring);
+            while !std::mem::take(&mut *wanted) {
+                let waited = self.ringer.wait(wanted);
+                wanted = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(wanted);
+            self.ring();
+        }
     }
 
     pub fn allowed_pages(&self) -> u64 {

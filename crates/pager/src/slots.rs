@@ -1,4 +1,4 @@
-//! Which far pages are free: slots in grants.
+//! Which far pages are free: slots in extents.
 //!
 //! A slot is named by one number, grant × 4,096 + place, so that slots that lie together far away
 //! are neighbours here. Runs of slots are given out in order (COMEX: pages that leave together lie
@@ -9,11 +9,11 @@
 //! Invariant: a slot is given out at most once until it is freed; nothing is given out of a frozen
 //! grant, and no pinned slot.
 
-use muninn_net::Grant;
 use muninn_types::PageNo;
+use muninn_volume::{EXTENT_PAGES, Extent, ExtentId};
 
-/// Slots of a grant: 16 MiB.
-pub const GRANT_SLOTS: u32 = 4096;
+/// Slots of an extent, at most.
+pub const GRANT_SLOTS: u32 = EXTENT_PAGES;
 /// Grants more than would be filled that are no reason to move anything.
 const SPARE_GRANTS: u64 = 1;
 /// Slots that are emptied at a time.
@@ -35,10 +35,10 @@ impl SlotNo {
     }
 }
 
-/// A grant and its free slots.
+/// An extent and its free slots.
 #[derive(Debug)]
-struct Extent {
-    grant: Grant,
+struct Ledger {
+    extent: Extent,
     slots: u32,
     /// A set bit is a slot in use.
     used: [u64; WORDS],
@@ -55,7 +55,7 @@ struct Extent {
     closing: bool,
 }
 
-impl Extent {
+impl Ledger {
     fn is_used(&self, place: u32) -> bool {
         self.used[place as usize / 64] >> (place % 64) & 1 != 0
     }
@@ -64,6 +64,10 @@ impl Extent {
     }
     fn is_free(&self, place: u32) -> bool {
         !self.frozen && !self.closing && !self.is_used(place) && !self.is_pinned(place)
+    }
+    /// Nothing is in it, and nobody else may read what was.
+    fn is_unused(&self) -> bool {
+        self.live == 0 && !self.inherited && self.pinned == [0; WORDS]
     }
     /// Slots that could be given out.
     fn free(&self) -> u64 {
@@ -81,7 +85,7 @@ impl Extent {
 
 #[derive(Debug, Default)]
 pub struct Slots {
-    extents: Vec<Option<Extent>>,
+    extents: Vec<Option<Ledger>>,
     /// Where the last run ended.
     cursor: SlotNo,
     free: u64,
@@ -93,7 +97,7 @@ pub struct Slots {
 pub enum Freed {
     Slot,
     /// It was the last of a frozen grant, which can be released now.
-    Grant(Grant),
+    Extent(ExtentId),
 }
 
 /// A step towards fewer grants.
@@ -108,14 +112,14 @@ pub enum Step {
 
 impl Slots {
     /// Adds a grant that is ours to write to.
-    pub fn add(&mut self, grant: Grant) {
-        self.insert(grant, false);
+    pub fn add(&mut self, extent: Extent) {
+        self.insert(extent, false);
     }
 
-    fn insert(&mut self, grant: Grant, frozen: bool) -> usize {
-        let slots = ((grant.bytes.0 / muninn_types::PAGE_SIZE as u64) as u32).min(GRANT_SLOTS);
-        let extent = Extent {
-            grant,
+    fn insert(&mut self, extent: Extent, frozen: bool) -> usize {
+        let slots = extent.pages.min(GRANT_SLOTS);
+        let extent = Ledger {
+            extent,
             slots,
             used: [0; WORDS],
             pinned: [0; WORDS],
@@ -141,12 +145,12 @@ impl Slots {
     }
 
     /// A grant of the parent, to read from, under the number it has there.
-    pub fn inherit(&mut self, number: u32, grant: Grant) {
+    pub fn inherit(&mut self, number: u32, extent: Extent) {
         let number = number as usize;
         while self.extents.len() <= number {
             self.extents.push(None);
         }
-        let at = self.insert(grant, true);
+        let at = self.insert(extent, true);
         if let Some(extent) = &mut self.extents[at] {
             extent.inherited = true;
         }
@@ -165,9 +169,9 @@ impl Slots {
     }
 
     /// The grants with their numbers.
-    pub fn numbered(&self) -> impl Iterator<Item = (u32, Grant)> {
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, Extent)> {
         let numbered = self.extents.iter().enumerate();
-        numbered.filter_map(|(at, extent)| Some((at as u32, extent.as_ref()?.grant)))
+        numbered.filter_map(|(at, extent)| Some((at as u32, extent.as_ref()?.extent)))
     }
 
     pub fn free_slots(&self) -> u64 {
@@ -176,11 +180,30 @@ impl Slots {
     pub fn live_slots(&self) -> u64 {
         self.live
     }
-    pub fn grants(&self) -> impl Iterator<Item = Grant> {
-        self.extents.iter().flatten().map(|extent| extent.grant)
+    pub fn extents(&self) -> usize {
+        self.extents.iter().flatten().count()
     }
-    pub fn grant_of(&self, slot: SlotNo) -> Option<Grant> {
-        self.extents.get(slot.grant())?.as_ref().map(|e| e.grant)
+    pub fn extent_of(&self, slot: SlotNo) -> Option<ExtentId> {
+        let ledger = self.extents.get(slot.grant())?.as_ref()?;
+        Some(ledger.extent.id)
+    }
+
+    /// No copy of an extent is left: forgets it if that is no loss, and says whether it is none.
+    pub fn forget(&mut self, id: ExtentId) -> bool {
+        let found = self
+            .extents
+            .iter_mut()
+            .find(|entry| entry.as_ref().is_some_and(|e| e.extent.id == id));
+        let Some(entry) = found else {
+            return true;
+        };
+        if !entry.as_ref().is_some_and(Ledger::is_unused) {
+            return false;
+        }
+        if let Some(ledger) = entry.take() {
+            self.free -= ledger.free();
+        }
+        true
     }
 
     /// A run of at most `wanted` slots; `None` when all are in use.
@@ -257,9 +280,9 @@ impl Slots {
         if extent.live > 0 || kept {
             return Freed::Slot;
         }
-        let grant = extent.grant;
+        let id = extent.extent.id;
         *entry = None;
-        Freed::Grant(grant)
+        Freed::Extent(id)
     }
 
     /// A ward may read the slots that are in use now: they are not written to until [`Slots::unpin`].
@@ -281,7 +304,7 @@ impl Slots {
                 extent.pinned[slot.place() as usize / 64] |= 1 << (slot.place() % 64);
             }
         }
-        self.free = self.extents.iter().flatten().map(Extent::free).sum();
+        self.free = self.extents.iter().flatten().map(Ledger::free).sum();
         // What was written meanwhile lies behind; let what comes fill the gaps.
         self.cursor = SlotNo(0);
     }
@@ -298,7 +321,7 @@ impl Slots {
     /// ahead of need take. Those that hold nothing do not count: nothing is to be moved for them.
     pub fn is_scattered(&self) -> bool {
         let (mut number, mut slots, mut live) = (0, 0, 0);
-        let counts = |e: &&Extent| !e.inherited && e.live > 0;
+        let counts = |e: &&Ledger| !e.inherited && e.live > 0;
         for extent in self.extents.iter().flatten().filter(counts) {
             number += 1;
             slots += u64::from(extent.slots);
@@ -317,7 +340,7 @@ impl Slots {
     /// first of which nothing else can be made: the frozen, others may go on reading there. Of those that
     /// can be written to, the one with the fewest, if the rest have room for them.
     pub fn poll_move(&mut self) -> Step {
-        let is_open = |e: &&Extent| !e.inherited && e.pinned == [0; WORDS] && e.live > 0;
+        let is_open = |e: &&Ledger| !e.inherited && e.pinned == [0; WORDS] && e.live > 0;
         let numbered = self.extents.iter().enumerate();
         let open = numbered.filter_map(|(at, e)| Some((at, e.as_ref().filter(is_open)?)));
         let Some((at, extent)) = open.min_by_key(|(_, e)| (!e.closing, !e.frozen, e.live)) else {
@@ -343,39 +366,34 @@ impl Slots {
     }
     /// Grants of which no slot is in use, taken out one by one; of those that can be written to, as
     /// many as leave [`SPARE_SLOTS`].
-    pub fn take_empty(&mut self) -> Option<Grant> {
+    pub fn take_empty(&mut self) -> Option<ExtentId> {
         let spare = self.free.saturating_sub(SPARE_SLOTS);
-        let is_empty = |e: &Extent| {
-            let unused = e.live == 0 && !e.inherited && e.pinned == [0; WORDS];
-            unused && e.free() <= spare
-        };
+        let is_empty = |e: &Ledger| e.is_unused() && e.free() <= spare;
         let entry = self
             .extents
             .iter_mut()
             .find(|e| e.as_ref().is_some_and(is_empty));
         let extent = entry?.take()?;
         self.free -= extent.free();
-        Some(extent.grant)
+        Some(extent.extent.id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muninn_types::{Bytes, GrantId, ServerId};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn grant(id: u64, slots: u64) -> Grant {
-        Grant {
-            server: ServerId(0),
-            id: GrantId(id),
-            bytes: Bytes::pages(slots),
+    fn extent(id: u32, pages: u32) -> Extent {
+        Extent {
+            id: ExtentId(id),
+            pages,
         }
     }
 
     /// Follows the steps; how many grants were asked for.
-    fn compact(slots: &mut Slots, next: &mut u64) -> u32 {
+    fn compact(slots: &mut Slots, next: &mut u32) -> u32 {
         let mut asked = 0;
         while slots.is_scattered() || slots.is_closing() {
             match slots.poll_move() {
@@ -384,7 +402,7 @@ mod tests {
                     *next += 1;
                     asked += 1;
                     assert!(asked < 1000, "no end: {slots:?}");
-                    slots.add(grant(*next, GRANT_SLOTS.into()));
+                    slots.add(extent(*next, GRANT_SLOTS));
                 }
                 Step::Move(some) => {
                     assert!(!some.is_empty());
@@ -407,7 +425,7 @@ mod tests {
             // Each round leaves a grant that nothing can be written to, with a few slots in use.
             for round in 0..40 {
                 next += 1;
-                slots.add(grant(next, if round % 3 == 0 { 4096 } else { 512 }));
+                slots.add(extent(next, if round % 3 == 0 { 4096 } else { 512 }));
                 let (_, len) = slots.take_run(kept).unwrap();
                 live += len;
                 slots.freeze();
@@ -417,7 +435,7 @@ mod tests {
             assert!(!slots.is_scattered(), "{slots:?}");
             let needed = live.div_ceil(GRANT_SLOTS);
             assert!(asked <= needed + 1, "{asked} grants for {live} slots");
-            assert!(slots.grants().count() as u32 <= needed + 1);
+            assert!(slots.extents() as u32 <= needed + 1);
         }
     }
 
@@ -425,13 +443,13 @@ mod tests {
     fn an_empty_grant_is_no_reason_to_move_anything() {
         let mut slots = Slots::default();
         for id in 1..=3 {
-            slots.add(grant(id, GRANT_SLOTS.into()));
+            slots.add(extent(id, GRANT_SLOTS));
         }
         for wanted in [GRANT_SLOTS, GRANT_SLOTS / 2] {
             assert_eq!(slots.take_run(wanted).unwrap().1, wanted);
         }
         assert_eq!(compact(&mut slots, &mut 4), 0);
-        assert_eq!(slots.grants().count(), 2);
+        assert_eq!(slots.extents(), 2);
     }
 
     proptest! {
@@ -446,7 +464,7 @@ mod tests {
                 match kind {
                     0 => {
                         next += 1;
-                        slots.add(grant(next, u64::from(n) * 8));
+                        slots.add(extent(next, n * 8));
                     }
                     1 if n >= 30 => {
                         pinned.extend(model.iter().copied());
@@ -477,7 +495,7 @@ mod tests {
                             for slot in (first.0..first.0 + len).map(SlotNo) {
                                 prop_assert!(model.insert(slot), "{:?} given out twice", slot);
                                 prop_assert!(!pinned.contains(&slot), "{:?} is pinned", slot);
-                                prop_assert!(slots.grant_of(slot).is_some());
+                                prop_assert!(slots.extent_of(slot).is_some());
                             }
                         } else {
                             prop_assert_eq!(slots.free_slots(), 0);

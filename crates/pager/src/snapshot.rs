@@ -6,7 +6,7 @@
 //! faults from here, and follows what the child does to its address space. Then all of it goes to
 //! the child, as bytes.
 //!
-//! Far copies are shared, not copied: the grants are frozen, so both may read and nobody writes.
+//! Far copies are shared, not copied: the extents are frozen, so both may read and nobody writes.
 
 use crate::below::{Far, Kernel};
 use crate::chunk::{bit, place_of, places};
@@ -14,10 +14,10 @@ use crate::engine::Engine;
 use crate::hash::{Hash, Hasher, SECRET_LEN};
 use crate::ranges::Ranges;
 use crate::slots::SlotNo;
-use muninn_net::Grant;
 use muninn_sys::uffd::PageRange;
-use muninn_types::{Bytes, GrantId, PageNo, ServerId};
-use muninn_wire::TICKET_LEN;
+use muninn_types::PageNo;
+use muninn_volume::{Extent, ExtentId, Heritage};
+use std::collections::BTreeSet;
 
 /// A far page of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +27,6 @@ pub struct FarPage {
     pub hash: Hash,
 }
 
-/// A server's consent to read what the parent shared.
-pub type Ticket = (ServerId, [u8; TICKET_LEN]);
-
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// What fingerprints were taken with.
@@ -37,16 +34,15 @@ pub struct Snapshot {
     /// In the order of pages.
     pub pages: Vec<FarPage>,
     pub areas: Ranges,
-    /// Each with its number among the parent's grants.
-    pub grants: Vec<(u32, Grant)>,
-    pub tickets: Vec<Ticket>,
+    /// Each with its number among the parent's.
+    pub extents: Vec<(u32, Extent)>,
+    pub heritage: Heritage,
 }
 
 /// Bytes of a far page: page, slot, hash.
 const PAGE_BYTES: usize = 8 + 4 + 16;
 const AREA_BYTES: usize = 16;
-const GRANT_BYTES: usize = 4 + 4 + 8 + 8;
-const TICKET_BYTES: usize = 4 + TICKET_LEN;
+const EXTENT_BYTES: usize = 4 + 4 + 4;
 
 impl Snapshot {
     pub fn of<K: Kernel, F: Far>(engine: &Engine<K, F>, areas: &Ranges) -> Snapshot {
@@ -66,8 +62,8 @@ impl Snapshot {
             secret: *engine.hasher.secret(),
             pages,
             areas: areas.clone(),
-            grants: engine.slots.numbered().collect(),
-            tickets: Vec::new(),
+            extents: engine.slots.numbered().collect(),
+            heritage: Heritage::default(),
         }
     }
 
@@ -87,21 +83,17 @@ impl Snapshot {
         Some(self.pages[at])
     }
 
-    pub fn grant_of(&self, slot: SlotNo) -> Option<Grant> {
+    pub fn extent_of(&self, slot: SlotNo) -> Option<ExtentId> {
         let number = slot.grant() as u32;
-        let found = self.grants.iter().find(|(known, _)| *known == number);
-        found.map(|(_, grant)| *grant)
+        let found = self.extents.iter().find(|(known, _)| *known == number);
+        found.map(|(_, extent)| extent.id)
     }
 
-    /// Grants that hold nothing of the child's, and that it must have all the same: it could share
-    /// its own with a child otherwise no more.
-    pub fn include(&mut self, all: &[Grant]) {
-        for grant in all {
-            if !self.grants.iter().any(|(_, known)| known == grant) {
-                let next = self.grants.iter().map(|(number, _)| number + 1).max();
-                self.grants.push((next.unwrap_or(0), *grant));
-            }
-        }
+    /// Forgets the parent's extents in which the child has nothing.
+    pub fn leave_out_unused(&mut self) {
+        let pages = self.pages.iter();
+        let used: BTreeSet<u32> = pages.map(|far| far.slot.grant() as u32).collect();
+        self.extents.retain(|(number, _)| used.contains(number));
     }
 
     fn span(&self, range: PageRange) -> std::ops::Range<usize> {
@@ -135,11 +127,12 @@ impl Snapshot {
 
     pub fn to_bytes(&self) -> Vec<u8> {
         let areas: Vec<PageRange> = self.areas.iter().collect();
+        let heritage = self.heritage.to_bytes();
         let counts = [
             self.pages.len(),
             areas.len(),
-            self.grants.len(),
-            self.tickets.len(),
+            self.extents.len(),
+            heritage.len(),
         ];
         let mut bytes = Vec::with_capacity(SECRET_LEN + 32 + self.pages.len() * PAGE_BYTES);
         bytes.extend(self.secret);
@@ -155,16 +148,12 @@ impl Snapshot {
             bytes.extend(area.first().0.to_le_bytes());
             bytes.extend(area.pages().to_le_bytes());
         }
-        for (number, grant) in &self.grants {
+        for (number, extent) in &self.extents {
             bytes.extend(number.to_le_bytes());
-            bytes.extend(grant.server.0.to_le_bytes());
-            bytes.extend(grant.id.0.to_le_bytes());
-            bytes.extend(grant.bytes.0.to_le_bytes());
+            bytes.extend(extent.id.0.to_le_bytes());
+            bytes.extend(extent.pages.to_le_bytes());
         }
-        for (server, ticket) in &self.tickets {
-            bytes.extend(server.0.to_le_bytes());
-            bytes.extend(ticket);
-        }
+        bytes.extend(heritage);
         bytes
     }
 
@@ -187,8 +176,8 @@ impl Snapshot {
             secret,
             pages: Vec::new(),
             areas: Ranges::default(),
-            grants: Vec::new(),
-            tickets: Vec::new(),
+            extents: Vec::new(),
+            heritage: Heritage::default(),
         };
         for item in take(counts[0].checked_mul(PAGE_BYTES)?)?.chunks_exact(PAGE_BYTES) {
             snapshot.pages.push(FarPage {
@@ -201,18 +190,14 @@ impl Snapshot {
             let (first, pages) = (word(&item[..8])?, word(&item[8..])?);
             snapshot.areas.insert(PageRange::new(PageNo(first), pages));
         }
-        for item in take(counts[2].checked_mul(GRANT_BYTES)?)?.chunks_exact(GRANT_BYTES) {
-            let grant = Grant {
-                server: ServerId(half(&item[4..8])?),
-                id: GrantId(word(&item[8..16])?),
-                bytes: Bytes(word(&item[16..])?),
+        for item in take(counts[2].checked_mul(EXTENT_BYTES)?)?.chunks_exact(EXTENT_BYTES) {
+            let extent = Extent {
+                id: ExtentId(half(&item[4..8])?),
+                pages: half(&item[8..])?,
             };
-            snapshot.grants.push((half(&item[..4])?, grant));
+            snapshot.extents.push((half(&item[..4])?, extent));
         }
-        for item in take(counts[3].checked_mul(TICKET_BYTES)?)?.chunks_exact(TICKET_BYTES) {
-            let ticket = item[4..].try_into().ok()?;
-            snapshot.tickets.push((ServerId(half(&item[..4])?), ticket));
-        }
+        snapshot.heritage = Heritage::from_bytes(take(counts[3])?)?;
         Some(snapshot)
     }
 }
@@ -221,8 +206,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// Begins with what the parent had far. Pages that are here already are noted afterwards.
     pub fn inherit(&mut self, snapshot: &Snapshot) {
         self.hasher = Hasher::new(snapshot.secret);
-        for (number, grant) in &snapshot.grants {
-            self.slots.inherit(*number, *grant);
+        for (number, extent) in &snapshot.extents {
+            self.slots.inherit(*number, *extent);
         }
         for far in &snapshot.pages {
             let index = self.chunk_of(far.page);
@@ -237,6 +222,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use muninn_types::{GrantId, ServerId};
 
     #[test]
     fn it_reads_back_equal() {
@@ -245,19 +231,20 @@ mod tests {
             slot: SlotNo(slot),
             hash: Hash::from_bytes([slot as u8; 16]),
         };
+        let extent = Extent {
+            id: ExtentId(5),
+            pages: 4096,
+        };
         let mut snapshot = Snapshot {
             secret: [3; SECRET_LEN],
             pages: (0..100).map(|i| far(1000 + 2 * i, i as u32)).collect(),
             areas: Ranges::default(),
-            grants: vec![(
-                0,
-                Grant {
-                    server: ServerId(1),
-                    id: GrantId(77),
-                    bytes: Bytes::mib(16),
-                },
-            )],
-            tickets: vec![(ServerId(1), [9; TICKET_LEN])],
+            extents: vec![(0, extent)],
+            heritage: Heritage {
+                extents: vec![(extent, vec![(ServerId(1), GrantId(77))])],
+                baggage: vec![(ServerId(1), GrantId(78))],
+                tickets: vec![(ServerId(1), [9; 16])],
+            },
         };
         snapshot.areas.insert(PageRange::new(PageNo(1000), 300));
         snapshot.handle_remove(PageRange::new(PageNo(1010), 10));
@@ -270,8 +257,8 @@ mod tests {
         let read = Snapshot::from_bytes(&bytes).unwrap();
         assert_eq!(read.secret, snapshot.secret);
         assert_eq!(read.pages, snapshot.pages);
-        assert_eq!(read.tickets, snapshot.tickets);
-        assert_eq!(read.grants, snapshot.grants);
+        assert_eq!(read.extents, snapshot.extents);
+        assert_eq!(read.heritage, snapshot.heritage);
         let areas = |s: &Snapshot| s.areas.iter().collect::<Vec<_>>();
         assert_eq!(areas(&read), areas(&snapshot));
         for cut in 0..bytes.len() {

@@ -1,5 +1,6 @@
 //! `muninn demo`: everything that works, on servers of its own, with something to see.
 
+mod mirror;
 mod program;
 
 use crate::cmd::demo_functions::{self, Functions};
@@ -52,6 +53,7 @@ struct Report {
     survivor_wrong_pages: u64,
     program: program::Program,
     functions: Functions,
+    mirror: mirror::Mirror,
 }
 
 /// What a managed heap did.
@@ -201,6 +203,10 @@ pub fn run(args: &Args) -> Outcome {
     let functions = demo_functions::show(&near)?;
     say(&functions.describe());
 
+    // --- a server goes, and nobody notices
+    let mirror = mirror::show(&program)?;
+    say(&format!("{}\n", mirror.describe()));
+
     let report = Report {
         servers,
         heap,
@@ -214,6 +220,7 @@ pub fn run(args: &Args) -> Outcome {
         survivor_wrong_pages,
         program,
         functions,
+        mirror,
     };
     if args.json {
         print_json(&report);
@@ -224,6 +231,7 @@ pub fn run(args: &Args) -> Outcome {
         + report.heap.wrong_values
         + u64::from(report.next_owner_saw_old_bytes)
         + u64::from(report.program.wrong())
+        + u64::from(report.mirror.wrong())
         + report.functions.wrong_replies();
     if wrong > 0 || !matches!(error, NetError::Lost(..)) {
         return Err(Failure::failed(

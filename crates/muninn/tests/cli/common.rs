@@ -219,6 +219,11 @@ impl Served {
         self.address(false)
     }
 
+    #[allow(dead_code)] // not every suite that shares this file asks
+    pub fn unix(&self) -> String {
+        self.address(true)
+    }
+
     /// A session at its port.
     pub fn client(&self, name: &str) -> Pool {
         Pool::connect(&self.tcp(), options(name)).unwrap()

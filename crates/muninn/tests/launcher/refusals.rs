@@ -289,3 +289,62 @@ fn a_user_who_may_not_have_userfaultfd() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn a_layout_that_the_pool_cannot_have() {
+    let place = place();
+    let refusal = |more: &[&str]| {
+        let ended = run(
+            &place,
+            &[&["--local", "64MiB"], more, &["--", "true"]].concat(),
+        );
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        ended.err
+    };
+    let without = refusal(&["--layout", "mirror"]);
+    assert!(
+        without.contains("--layout mirror needs 2 servers: name them with --pool"),
+        "{without}"
+    );
+    let served = place.serve(&["--memory", "8MiB", "--insecure"]);
+    let one = refusal(&["--layout", "mirror:3", "--pool", &served.tcp()]);
+    assert!(
+        one.contains("--layout mirror:3 needs 3 servers, and the pool has 1"),
+        "{one}"
+    );
+    let unknown = refusal(&["--layout", "raid"]);
+    assert!(
+        unknown.contains("'raid' is not a layout: use single, mirror (two copies) or mirror:3"),
+        "{unknown}"
+    );
+}
+
+/// One of two servers is away when the program starts: with one copy that is a line, with two an error.
+#[test]
+fn a_server_that_is_away_at_the_start() {
+    let place = place();
+    let served = place.serve(&["--memory", "8MiB", "--insecure"]);
+    let gone = format!("unix:{}", place.path("gone.sock").display());
+    let pool = format!("{},{gone}", served.tcp());
+    let run_as = |layout: &str| {
+        let args = [
+            "--local", "64MiB", "--pool", &pool, "--layout", layout, "--", "true",
+        ];
+        run(&place, &args)
+    };
+    let away = format!("cannot connect to {gone}: nobody listens there; is the server running?");
+    let single = run_as("single");
+    assert_eq!(single.code, Some(0), "{single:?}");
+    assert_eq!(
+        single.err,
+        format!("muninn: going on without a server: {away}\n")
+    );
+    let mirror = run_as("mirror");
+    assert_eq!(mirror.code, Some(3), "{mirror:?}");
+    assert!(
+        mirror
+            .err
+            .contains(&format!("the program was not started: {away}")),
+        "{mirror:?}"
+    );
+}

@@ -30,12 +30,15 @@ const LINE: usize = 64;
 const SHARES: [f64; 2] = [0.5, 0.25];
 
 /// What the program did, or why it was not run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Program {
     pub command: String,
     pub skipped: Option<String>,
     pub peak_bytes: u64,
     pub runs: Vec<Run>,
+    /// Of what it wrote with all memory local.
+    #[serde(skip)]
+    pub result: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -102,9 +105,7 @@ impl Program {
 pub fn show() -> Result<Program, Failure> {
     let mut program = Program {
         command: "sort".to_string(),
-        skipped: None,
-        peak_bytes: 0,
-        runs: Vec::new(),
+        ..Program::default()
     };
     match run_all(&mut program) {
         Ok(()) => Ok(program),
@@ -152,6 +153,7 @@ fn run_all(program: &mut Program) -> Result<(), Failure> {
         };
         if expected.is_none() {
             program.peak_bytes = report.peak_bytes;
+            program.result = Some(result);
         }
         program.runs.push(Run {
             local: share.to_string(),
@@ -177,7 +179,10 @@ fn run_all(program: &mut Program) -> Result<(), Failure> {
 
 /// `sort` and a file for it; or, where there is no `sort`, a program of our own that compares every
 /// word it reads with what it wrote and fails if one differs.
-fn command(scratch: &Scratch, program: &mut Program) -> Result<(Vec<OsString>, bool), Failure> {
+pub(super) fn command(
+    scratch: &Scratch,
+    program: &mut Program,
+) -> Result<(Vec<OsString>, bool), Failure> {
     if run::program::find("sort".as_ref()).is_err() {
         program.command = "muninn workload paging".to_string();
         let mut words: Vec<OsString> = vec![std::env::current_exe()?.into()];
@@ -213,7 +218,7 @@ fn write_lines(path: &PathBuf) -> Result<(), Failure> {
 }
 
 /// FNV-1a over a file's words, and its length: enough to tell two orders of the same lines apart.
-fn digest(path: &Path) -> Result<(u64, u64), Failure> {
+pub(super) fn digest(path: &Path) -> Result<(u64, u64), Failure> {
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
     let (mut hash, mut len) = (0xCBF2_9CE4_8422_2325_u64, 0);
     let mut piece = [0; LINE];

@@ -12,13 +12,17 @@ use muninn_sys::epoll::{Epoll, Interest};
 use muninn_sys::signal::PidFd;
 use muninn_types::Bytes;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Kinds of memory that a message names at most.
 const KINDS_NAMED: usize = 4;
+/// The same note is not printed again so soon.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// The accounts of a job, kept until this is dropped.
 #[derive(Debug)]
@@ -96,8 +100,13 @@ impl Drop for Accounts {
 fn keep(job: &Job, handles: &Handles, stop: &AtomicBool) -> Kinds {
     let mut looker = Looker::new(job);
     let (mut unwatched, mut said, mut most) = (false, false, Kinds::default());
+    let (mut noted, mut notes) = (0, Notes::default());
     loop {
         let rung = job.bell().rung();
+        for (number, text) in job.notes_after(noted) {
+            noted = number;
+            notes.print(text);
+        }
         if stop.load(Ordering::Acquire) {
             return most;
         }
@@ -114,6 +123,20 @@ fn keep(job: &Job, handles: &Handles, stop: &AtomicBool) -> Kinds {
             unwatched = !handles.watch(looker.places());
         }
         looker.wait(rung);
+    }
+}
+
+/// Notes that were printed lately: each process of a job finds out by itself that a server is gone.
+#[derive(Default)]
+struct Notes(HashMap<String, Instant>);
+
+impl Notes {
+    fn print(&mut self, text: String) {
+        self.0.retain(|_, printed| printed.elapsed() < SAID_AGAIN);
+        if let Entry::Vacant(place) = self.0.entry(text) {
+            eprintln!("muninn: {}", place.key());
+            place.insert(Instant::now());
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::key_file;
 use muninn_job::{Job, Porter};
 use muninn_net::Key;
 use muninn_policy::evict::EvictPolicy;
+use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::take_over;
 use muninn_policy::threshold::ThresholdPolicy;
@@ -44,6 +45,7 @@ Examples:
   muninn run --local 1GiB -- ./program with its arguments
   muninn run --local 256MiB --stats -- python3 -c 'print(sum(range(10**7)))'
   muninn run --local 4GiB --pool 10.0.0.5:7000,10.0.0.6:7000 --key-file /etc/muninn.key -- redis-server
+  muninn run --local 1GiB --pool a:7000,b:7000,c:7000 --layout mirror -- ./program
   muninn run --local 25% --peak 8GiB --json run.json -- make -j2
 
 With no pool named, a memory server is started on this machine, for this run alone. The exit code is
@@ -67,6 +69,11 @@ pub struct Args {
     /// File with the key that the servers were started with
     #[arg(long, env = "MUNINN_KEY_FILE", value_name = "PATH")]
     pub key_file: Option<PathBuf>,
+
+    /// How far pages lie over the servers: single (one copy), mirror (two copies at two servers: either
+    /// may go), mirror:3 [default: mirror with two or more servers on other machines, else single]
+    #[arg(long, env = "MUNINN_LAYOUT", value_name = "NAME")]
+    pub layout: Option<Layout>,
 
     /// Which pages are fetched before they are asked for: none, fixed, adaptive, trend, slot
     /// [default: adaptive]
@@ -139,7 +146,9 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
         peaks.remember(&program, arguments, peak);
     }
     let mut job_config = job_config(args, config, &program)?;
-    let mut servers = servers(args, config, &job_config)?;
+    let wanted = args.layout.or(config.run.layout.map(|l| l.0));
+    let mut servers = servers(args, config, &job_config, wanted)?;
+    job_config.layout = servers.layout(wanted);
     job_config.pool.clone_from(&servers.addresses);
     if let Some(key) = servers.key() {
         job_config.key = Some(key.to_vec());
@@ -238,6 +247,7 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
         name: name.into_owned(),
         pool: Vec::new(),
         key: key_file.map(key_file::contents).transpose()?,
+        layout: Layout::default(),
         prefetch: args
             .prefetch
             .or(file.prefetch.map(|p| p.0))
@@ -256,7 +266,12 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
     })
 }
 
-fn servers(args: &Args, config: &Config, job: &muninn_job::Config) -> Result<Servers, Failure> {
+fn servers(
+    args: &Args,
+    config: &Config,
+    job: &muninn_job::Config,
+    layout: Option<Layout>,
+) -> Result<Servers, Failure> {
     let named = [&args.pool, &config.client.pool.0];
     let named = named.into_iter().find(|list| !list.is_empty());
     match named {
@@ -265,9 +280,15 @@ fn servers(args: &Args, config: &Config, job: &muninn_job::Config) -> Result<Ser
                 Some(contents) => Key::from_file_contents(contents).map_err(Failure::usage)?,
                 None => Key::none(),
             };
-            Servers::named(list.clone(), &key)
+            Servers::named(list.clone(), &key, layout)
         }
-        None => Servers::embedded(job.max_far),
+        None => match layout.unwrap_or_default() {
+            Layout::Single => Servers::embedded(job.max_far),
+            layout => Err(Failure::usage(format!(
+                "--layout {layout} needs {} servers: name them with --pool",
+                layout.members()
+            ))),
+        },
     }
 }
 

@@ -7,7 +7,8 @@
 use crate::embedded::EmbeddedServer;
 use crate::failure::{Exit, Failure};
 use crate::key_file;
-use muninn_net::{Key, Observer, SessionOptions};
+use muninn_net::{Key, NetError, Observer, SessionOptions};
+use muninn_policy::layout::Layout;
 use muninn_sys::proc::{self, RealProc};
 use muninn_sys::socket::Address;
 use muninn_types::Bytes;
@@ -35,20 +36,43 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Connects to each server once and shakes hands.
-    pub fn named(addresses: Vec<Address>, key: &Key) -> Result<Servers, Failure> {
+    /// Connects to each server once and shakes hands, with all at the same time. A server that is away
+    /// is told of; only when fewer are left than the layout needs the program is not started. One that
+    /// refuses is an error: then it is not the server that is wrong.
+    pub fn named(
+        addresses: Vec<Address>,
+        key: &Key,
+        layout: Option<Layout>,
+    ) -> Result<Servers, Failure> {
+        let needed = layout.unwrap_or_default().members();
+        if addresses.len() < needed {
+            return Err(Failure::usage(format!(
+                "--layout {} needs {needed} servers, and the pool has {}",
+                layout.unwrap_or_default(),
+                addresses.len()
+            )));
+        }
         let options = SessionOptions {
             key: key.clone(),
             deadline: PATIENCE,
             ..SessionOptions::default()
         };
-        for address in &addresses {
-            Observer::connect(address, &options).map_err(|error| {
-                Failure::new(
-                    Exit::Unreachable,
-                    format!("the program was not started: {error}"),
-                )
-            })?;
+        let not_started = |error: &NetError| {
+            let text = format!("the program was not started: {error}");
+            Failure::new(Exit::Unreachable, text)
+        };
+        let away = greet(&addresses, &options);
+        let refused = |error: &&NetError| matches!(error, NetError::Handshake(..));
+        if let Some(error) = away.iter().find(refused) {
+            return Err(not_started(error));
+        }
+        if let Some(error) = away.first()
+            && addresses.len() - away.len() < needed
+        {
+            return Err(not_started(error));
+        }
+        for error in &away {
+            eprintln!("muninn: going on without a server: {error}");
         }
         Ok(Servers {
             addresses,
@@ -121,6 +145,15 @@ impl Servers {
         })
     }
 
+    /// The layout to use: what was asked for, or what fits the servers.
+    pub fn layout(&self, wanted: Option<Layout>) -> Layout {
+        let elsewhere = self.addresses.iter().filter(|address| match address {
+            Address::Tcp(at) => !at.ip().is_loopback(),
+            Address::Unix(_) => false,
+        });
+        wanted.unwrap_or_else(|| Layout::default_for(elsewhere.count()))
+    }
+
     /// The key of the embedded server.
     pub fn key(&self) -> Option<&[u8]> {
         self.key.as_deref()
@@ -155,6 +188,18 @@ impl Drop for Servers {
     fn drop(&mut self) {
         self.forget_embedded();
     }
+}
+
+/// Shakes hands with all servers at the same time; why it could not be done with some of them.
+fn greet(addresses: &[Address], options: &SessionOptions) -> Vec<NetError> {
+    std::thread::scope(|scope| {
+        let greetings: Vec<_> = addresses
+            .iter()
+            .map(|address| scope.spawn(move || Observer::connect(address, options).err()))
+            .collect();
+        let ended = greetings.into_iter().filter_map(|one| one.join().ok());
+        ended.flatten().collect()
+    })
 }
 
 fn embedded_size(available: Bytes, max_far: Option<Bytes>) -> Result<Bytes, Failure> {

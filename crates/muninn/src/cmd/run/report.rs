@@ -32,6 +32,7 @@ pub struct Report {
     pub processes: u64,
     pub pool: Vec<String>,
     pub embedded: bool,
+    pub layout: String,
     pub prefetch: String,
     pub evict: String,
     pub threshold: String,
@@ -84,6 +85,7 @@ impl Report {
             processes: job.attached(),
             pool: config.pool.iter().map(ToString::to_string).collect(),
             embedded: ran.embedded,
+            layout: config.layout.to_string(),
             prefetch: config.prefetch.to_string(),
             evict: config.evict.to_string(),
             threshold: config.threshold.to_string(),
@@ -110,9 +112,13 @@ impl Report {
         if c.adopted_bytes == 0 {
             return format!("{head}; it stayed local all the time");
         }
+        let repaired = match c.extents_repaired {
+            0 => String::new(),
+            copies => format!("; {copies} extents copied to other servers"),
+        };
         format!(
             "{head}; faults {} (zero {}, staged {}, buffered {}, far {}, woken {}); prefetched {}, \
-             hits {}; out {} (zero {}, clean {}, written {}); blocked {}",
+             hits {}; out {} (zero {}, clean {}, written {}); blocked {}{repaired}",
             c.faults,
             c.faults_zero,
             c.faults_staged,
@@ -217,6 +223,7 @@ mod tests {
             processes: 1,
             pool: vec!["unix:/run/m.sock".to_string()],
             embedded: true,
+            layout: "single".to_string(),
             prefetch: "adaptive".to_string(),
             evict: "s3-fifo".to_string(),
             threshold: "adaptive".to_string(),

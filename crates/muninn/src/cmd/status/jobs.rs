@@ -17,6 +17,7 @@ pub struct JobShown {
     pub limit_bytes: u64,
     pub peak_bytes: u64,
     pub pool: Vec<String>,
+    pub layout: String,
     pub message: Option<String>,
     /// Everything that was counted so far, by processes that have ended as well.
     pub total: Snapshot,
@@ -74,6 +75,7 @@ fn shown(found: &Found) -> Option<JobShown> {
         limit_bytes: job.limit().0,
         peak_bytes: job.peaks().all.0,
         pool: config.pool.iter().map(ToString::to_string).collect(),
+        layout: config.layout.to_string(),
         message: job
             .message()
             .map(|message| crate::cmd::run::report::describe(&message)),
@@ -114,6 +116,15 @@ pub fn describe(jobs: &[JobShown]) -> String {
     }
     let mut text = table.to_string();
     for job in jobs {
+        if job.total.extents_degraded > 0 {
+            text += &format!(
+                "\n{}: {} of {} extents lack a copy or are to be moved; {} were copied so far",
+                job.name,
+                job.total.extents_degraded,
+                job.total.grants.max(job.total.extents_degraded),
+                job.total.extents_repaired
+            );
+        }
         for waits in job.processes.iter().filter_map(|p| p.waits.as_ref()) {
             text += &format!("\n{}: {waits}", job.name);
         }

@@ -1,0 +1,76 @@
+//! Real programs whose servers are killed and stopped: their results are those of a plain run.
+
+use crate::common::{Place, place};
+use crate::harness::{cannot_run, plainly, program, start};
+use crate::pools::pool;
+use muninn_types::SplitMix64;
+use rustix::process::Signal;
+use std::fmt::Write;
+
+/// Pages that have gone far before something happens.
+const FAR: u64 = 1000;
+
+/// Runs a program with two copies at three servers; one is killed and one stopped for a while.
+fn same(place: &Place, local: &str, words: &[&str]) {
+    let expected = plainly(place, words);
+    let pool = pool(place, 3, "1GiB");
+    let options = [
+        "--local",
+        local,
+        "--pool",
+        &pool.addresses(),
+        "--layout",
+        "mirror",
+    ];
+    let run = start(place, &options, words);
+    run.until_far(FAR);
+    let job = run.job();
+    pool.signal(0, Signal::KILL);
+    // What lost a copy has one again, as far as the program lasts that long.
+    while run.is_alive() && (job.total().extents_degraded > 0 || job.total().extents_repaired == 0)
+    {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    pool.signal(2, Signal::STOP);
+    let ran = run.end();
+    pool.signal(2, Signal::CONT);
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    assert_eq!(ran.out, expected, "{ran:#?}");
+}
+
+fn write_lines(place: &Place, lines: u64) {
+    let mut text = String::new();
+    let mut dice = SplitMix64::new(11);
+    for _ in 0..lines {
+        writeln!(text, "{:016x} {:08x}", dice.next_u64(), dice.below(1 << 32)).unwrap();
+    }
+    place.write("lines", &text);
+}
+
+#[test]
+fn sort() {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    write_lines(&place, 250_000);
+    let script = "LC_ALL=C sort --parallel=2 -S 4G lines | sha256sum";
+    same(&place, "16MiB", &["sh", "-c", script]);
+}
+
+#[test]
+fn python() {
+    if cannot_run() || program(&["python3"]).is_none() {
+        return;
+    }
+    let place = place();
+    let script = "
+import hashlib
+pages = [bytearray(i.to_bytes(4, 'little') * 1024) for i in range(12000)]
+for step in range(6):
+    for i, page in enumerate(pages):
+        page[step * 8] ^= (i + step) & 255
+print(hashlib.sha256(b''.join(hashlib.sha256(page).digest() for page in pages)).hexdigest())
+";
+    same(&place, "16MiB", &["python3", "-c", script]);
+}

@@ -1,0 +1,91 @@
+//! Servers that come back: after a pause, or started anew at the same place.
+
+use crate::common::{Place, Served, place};
+use crate::harness::{cannot_run, held};
+use crate::pools::{pool, working};
+use muninn_types::{Bytes, SplitMix64};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const FAR: u64 = 4000;
+
+/// One is stopped and goes on, then the other: whatever was missed meanwhile is never read.
+#[test]
+fn servers_pause_one_after_the_other() {
+    if cannot_run() {
+        return;
+    }
+    for pause in [Duration::from_millis(300), Duration::from_secs(4)] {
+        let place = place();
+        let pool = pool(&place, 2, "1GiB");
+        let run = working(&place, &pool.addresses(), "mirror", 24);
+        run.until_far(FAR);
+        let job = run.job();
+        for victim in [0, 1] {
+            pool.signal(victim, Signal::STOP);
+            std::thread::sleep(pause);
+            pool.signal(victim, Signal::CONT);
+            // It has a copy of everything again before the other one goes.
+            run.until("copies are made anew", || {
+                let total = job.total();
+                total.extents_degraded == 0
+            });
+        }
+        let ran = run.end();
+        ran.assert_good_and_far();
+    }
+}
+
+/// An address that nobody else will take meanwhile: below the ports that the kernel gives to clients. One
+/// of those who try to reach the dead server might be given its very port.
+fn free_address() -> String {
+    let mut dice = SplitMix64::new(muninn_sys::rand::u64());
+    loop {
+        let address = format!("127.0.0.1:{}", 20_000 + dice.below(12_000));
+        if std::net::TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
+}
+
+fn serve_at(place: &Place, address: &str) -> Served {
+    Served::start(place.command(&[
+        "serve",
+        "--listen",
+        address,
+        "--json",
+        "--memory",
+        "1GiB",
+        "--lease",
+        "3s",
+        "--insecure",
+    ]))
+}
+
+/// A server is killed and started again at the same address, empty: it is used again, and the other
+/// may go then.
+#[test]
+fn a_server_is_started_again() {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    let mut pool = pool(&place, 2, "1GiB");
+    pool.servers[0] = serve_at(&place, &free_address());
+    let run = working(&place, &pool.addresses(), "mirror", 40);
+    run.until_far(FAR);
+    let job = run.job();
+    let address = pool.servers[0].tcp();
+    pool.signal(0, Signal::KILL);
+    run.until("its copies are missed", || job.total().extents_degraded > 0);
+    pool.servers[0] = serve_at(&place, &address);
+    run.until("it is filled", || {
+        job.total().extents_degraded == 0 && held(&place, &pool.servers[0]) > Bytes::ZERO
+    });
+    pool.signal(1, Signal::KILL);
+    let started = Instant::now();
+    let before = job.total().evicted;
+    run.until("it goes on", || job.total().evicted > before + FAR);
+    assert!(started.elapsed() < Duration::from_secs(20));
+    run.end().assert_good_and_far();
+}

@@ -1,0 +1,114 @@
+//! Whether a server of the pool can be counted on right now.
+//!
+//! ```text
+//!            answers                       silence                 session lost
+//!  Unknown ──────────► Up ◄───────────────────────► Suspected ───────────────────► Away
+//!     └── no connection ──────────────────────────────────────────────────────────► │ retried with
+//!                      ▲────────────────────── answers ─────────────────────────────┘ back-off
+//! ```
+//!
+//! A *suspected* server may still have what it was given: nobody waits for it while others can
+//! answer, and it counts again as soon as it answers. One that is *away* has lost what it kept; it is
+//! tried again with growing pauses, and comes back empty.
+//!
+//! Invariant: a change is told once. Pauses between two attempts double up to [`PAUSE_MAX`].
+
+use muninn_types::Nanos;
+
+pub const PAUSE_FIRST: Nanos = Nanos::millis(200);
+pub const PAUSE_MAX: Nanos = Nanos::secs(10);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody has asked it for anything yet.
+    #[default]
+    Unknown,
+    Up,
+    Suspected,
+    Away,
+}
+
+/// One server, as its client sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Membership {
+    standing: Standing,
+    retry_at: Nanos,
+    pause: Nanos,
+}
+
+impl Membership {
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// It answered. Whether that is news.
+    pub fn handle_answer(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.standing, Standing::Up);
+        self.pause = Nanos::ZERO;
+        matches!(before, Standing::Suspected | Standing::Away)
+    }
+
+    /// It has not answered for longer than is usual. Whether that is news.
+    pub fn handle_silence(&mut self) -> bool {
+        let news = self.standing == Standing::Up;
+        if news {
+            self.standing = Standing::Suspected;
+        }
+        news
+    }
+
+    /// Its session is lost, or could not be opened. Whether that is news.
+    pub fn handle_lost(&mut self, now: Nanos) -> bool {
+        let news = self.standing != Standing::Away;
+        self.standing = Standing::Away;
+        self.pause = match self.pause {
+            Nanos::ZERO => PAUSE_FIRST,
+            pause => Nanos(pause.0.saturating_mul(2)).min(PAUSE_MAX),
+        };
+        self.retry_at = now.saturating_add(self.pause);
+        news
+    }
+
+    /// Whether a connection is worth an attempt.
+    pub fn may_connect(&self, now: Nanos) -> bool {
+        self.standing != Standing::Away || now >= self.retry_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_once() {
+        let mut server = Membership::default();
+        assert!(!server.handle_answer(), "what works is no news");
+        assert!(server.handle_silence());
+        assert!(!server.handle_silence());
+        assert!(server.handle_answer());
+        assert!(server.handle_lost(Nanos::ZERO));
+        assert!(!server.handle_lost(Nanos::ZERO));
+        assert!(!server.handle_silence(), "it is away already");
+        assert_eq!(server.standing(), Standing::Away);
+        assert!(server.handle_answer());
+    }
+
+    #[test]
+    fn attempts_grow_rarer_up_to_a_bound() {
+        let mut server = Membership::default();
+        let (mut now, mut attempts) = (Nanos::ZERO, 0);
+        while now < Nanos::secs(100) {
+            assert!(server.may_connect(now));
+            server.handle_lost(now);
+            attempts += 1;
+            assert!(!server.may_connect(now));
+            while !server.may_connect(now) {
+                now += Nanos::millis(10);
+            }
+        }
+        assert!((14..=17).contains(&attempts), "{attempts}");
+        server.handle_answer();
+        server.handle_lost(now);
+        assert!(server.may_connect(now + PAUSE_FIRST), "a new beginning");
+    }
+}

@@ -1,0 +1,610 @@
+//! The clerk: everything that is asked of servers while pages are read and written.
+//!
+//! A thread of its own asks for extents ahead of need, gives back those no longer needed, renews the
+//! leases, tries servers that were away again and copies what has too few copies ([`mover`](crate::mover)),
+//! so that the data path never waits for a server that is slow to answer. Both sides talk through a
+//! small locked list, the *desk*, which is never locked while a server is waited for.
+//!
+//! Invariant: every grant that a server counts as ours is in the map, on the desk or in the clerk's
+//! hands, and there is nothing in its hands while it holds still.
+
+use crate::extent::Holding;
+use crate::heritage::Ticket;
+use crate::mover::{Courier, Order, Stopped};
+use crate::roster::Roster;
+use crate::{VolumeError, lock};
+use muninn_net::{Answer, Beat, Control, NetError, Pool, Transport};
+use muninn_policy::layout::{Layout, candidates};
+use muninn_policy::placement::Placement;
+use muninn_types::{Bytes, GrantId, PAGE_SIZE, ServerId};
+use muninn_wire::{ErrorCode, MAX_GRANTS};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Pages of an extent, at most: 16 MiB.
+pub const EXTENT_PAGES: u32 = 4096;
+const EXTENT_PAGES_MIN: u32 = 16;
+/// How long a server may take to give memory: where it is the only one, and where others can be asked.
+const ONLY_DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(1);
+/// What is asked for once a process forks: whatever is written after a fork goes to new extents, and
+/// those from before are given back only when nothing is left in them.
+const SMALL_EXTENT: Bytes = Bytes::mib(2);
+/// Extents that fill a server's largest grant, at most: they are shared with one request.
+const SMALL_PARTS: u64 = 32;
+/// How long a beat may take: where there are others, and of one that is suspected.
+const BEAT_MAX: Duration = Duration::from_millis(500);
+const SUSPECT_BEAT: Duration = Duration::from_millis(50);
+/// How often one that is suspected is asked, and the longest sleep.
+const SUSPECT_PAUSE: Duration = Duration::from_millis(200);
+const NAP: Duration = Duration::from_millis(100);
+/// How often the writer is reminded of what is still to be moved.
+const REMIND: Duration = Duration::from_secs(1);
+/// How long those who want the clerk to hold still wait for it.
+const HOLD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A new extent.
+#[derive(Clone, Debug)]
+pub struct Fresh {
+    pub pages: u32,
+    pub members: Vec<Holding>,
+}
+
+/// What became of an order.
+#[derive(Debug)]
+pub struct Moved {
+    pub pages: u32,
+    /// The new member, or why there is none; `None` if the clerk was only interrupted.
+    pub target: Result<Holding, Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    wanted: bool,
+    /// The clerk has something in its hands.
+    busy: bool,
+    held: bool,
+    stop: bool,
+    granted: Vec<Fresh>,
+    to_release: Vec<Holding>,
+    to_revoke: Vec<Ticket>,
+    order: Option<Order>,
+    moved: Option<Moved>,
+    to_move: usize,
+}
+
+pub struct Clerk {
+    roster: Arc<Roster>,
+    layout: Layout,
+    placement: Mutex<Placement>,
+    desk: Mutex<Desk>,
+    bell: Condvar,
+    still: Condvar,
+    small: AtomicBool,
+    /// Something has happened that the writer should look at.
+    news: AtomicBool,
+    said: Mutex<Option<String>>,
+}
+
+impl std::fmt::Debug for Clerk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clerk").finish_non_exhaustive()
+    }
+}
+
+/// Why a server gave nothing.
+enum Refused {
+    Full(String),
+    Away(String),
+}
+
+impl Clerk {
+    /// `node` and `process` give the order in which servers are asked.
+    pub fn new(roster: Arc<Roster>, layout: Layout, node: u64, process: u64) -> Clerk {
+        let servers: Vec<ServerId> = roster.ids().collect();
+        Clerk {
+            placement: Mutex::new(Placement::new(node, process, &servers)),
+            roster,
+            layout,
+            desk: Mutex::default(),
+            bell: Condvar::new(),
+            still: Condvar::new(),
+            small: AtomicBool::new(false),
+            news: AtomicBool::new(false),
+            said: Mutex::default(),
+        }
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// While somebody else reads what there is, it cannot be written over: small pieces waste less.
+    pub fn want_small(&self, small: bool) {
+        self.small.store(small, Relaxed);
+    }
+
+    /// Whether there is something for [`Volume::attend`](crate::Volume::attend) to look at, said once.
+    pub fn take_news(&self) -> bool {
+        self.news.load(Relaxed) && self.news.swap(false, Relaxed)
+    }
+
+    /// An extent is wanted ahead of need.
+    pub(crate) fn want(&self) {
+        lock(&self.desk).wanted = true;
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn take_granted(&self) -> Option<Fresh> {
+        lock(&self.desk).granted.pop()
+    }
+
+    pub(crate) fn release(&self, holdings: impl IntoIterator<Item = Holding>) {
+        lock(&self.desk).to_release.extend(holdings);
+        self.bell.notify_one();
+    }
+
+    /// Nobody will use these any more.
+    pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
+        lock(&self.desk).to_revoke.extend(tickets);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn give_order(&self, order: Order) {
+        lock(&self.desk).order = Some(order);
+        self.bell.notify_one();
+    }
+    pub(crate) fn take_moved(&self) -> Option<Moved> {
+        lock(&self.desk).moved.take()
+    }
+    /// So many extents wait to be moved.
+    pub(crate) fn note_to_move(&self, extents: usize) {
+        lock(&self.desk).to_move = extents;
+    }
+
+    /// Tells people, unless it was the last thing they were told.
+    pub(crate) fn say_once(&self, text: &str) {
+        let mut said = lock(&self.said);
+        if said.as_deref() != Some(text) {
+            self.roster.tell(text);
+            *said = Some(text.to_string());
+        }
+    }
+
+    /// While set, nothing is asked for ahead of need, given back or moved. False if the clerk could
+    /// not be reached in time.
+    pub fn hold_still(&self, hold: bool) -> bool {
+        let mut desk = lock(&self.desk);
+        desk.held = hold;
+        if !hold {
+            self.bell.notify_one();
+            return true;
+        }
+        let ends = Instant::now() + HOLD_PATIENCE;
+        while desk.busy {
+            let left = ends.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                desk.held = false;
+                return false;
+            }
+            let waited = self.still.wait_timeout(desk, left);
+            desk = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Grants that are to be given back, and those of extents that nobody has taken yet.
+    pub(crate) fn on_the_desk(&self) -> Vec<Holding> {
+        let desk = lock(&self.desk);
+        let granted = desk.granted.iter().flat_map(|fresh| &fresh.members);
+        granted.chain(&desk.to_release).copied().collect()
+    }
+
+    fn deadline(&self) -> Duration {
+        match self.roster.len() {
+            1 => ONLY_DEADLINE,
+            _ => DEADLINE,
+        }
+    }
+
+    /// Whom to ask, in order: those that do not answer come last.
+    fn order(&self, taken: &[ServerId]) -> Vec<ServerId> {
+        let sequence: Vec<ServerId> = lock(&self.placement).sequence().collect();
+        let mut order = candidates(sequence.into_iter(), taken, |s| self.roster.domain(s));
+        order.sort_by_key(|server| self.is_out_of_reach(*server));
+        order
+    }
+
+    fn is_out_of_reach(&self, server: ServerId) -> bool {
+        self.roster.is_suspected(server) || self.roster.is_away(server)
+    }
+
+    fn grant_at(&self, server: ServerId, pages: u32) -> Result<(Holding, u32), Refused> {
+        let (transport, generation) = self.roster.open(server).map_err(Refused::Away)?;
+        let bytes = Bytes::pages(u64::from(pages)).min(transport.max_grant());
+        match transport.call(Control::Grant { bytes: bytes.0 }, self.deadline()) {
+            Ok(Answer::Granted(info)) => {
+                self.roster.heard(server);
+                let pages = (info.bytes / PAGE_SIZE as u64) as u32;
+                let holding = Holding {
+                    server,
+                    generation,
+                    grant: info.grant,
+                };
+                Ok((holding, pages.min(EXTENT_PAGES)))
+            }
+            Ok(_) => unreachable!("a request for a grant is answered with one"),
+            Err(error) if Pool::is_full(&error) => Err(Refused::Full(error.to_string())),
+            Err(error) => {
+                match &error {
+                    NetError::Lost(_, why) => self.roster.lose(server, generation, why),
+                    NetError::Timeout(..) => self.roster.suspect(server),
+                    _ => {}
+                }
+                Err(Refused::Away(error.to_string()))
+            }
+        }
+    }
+
+    /// Asks for an extent, in the caller's thread.
+    pub(crate) fn ask_now(&self) -> Result<Fresh, VolumeError> {
+        let mut pages = match self.small.load(Relaxed) {
+            true => self.small_pages(),
+            false => EXTENT_PAGES,
+        };
+        loop {
+            let (fresh, full, away) = self.gather(pages);
+            let enough = fresh.members.len() >= self.layout.members();
+            // A server with little left may still have a smaller piece.
+            if !enough && !full.is_empty() && pages / 4 >= EXTENT_PAGES_MIN {
+                self.release(fresh.members);
+                pages /= 4;
+                continue;
+            }
+            let why = [full, away].concat().join("; ");
+            if fresh.members.is_empty() {
+                return Err(VolumeError::Full(format!(
+                    "{why}; give the pool more memory (muninn serve), or the program more local memory"
+                )));
+            }
+            match enough {
+                true => *lock(&self.said) = None,
+                false => self.say_once(&format!(
+                    "what leaves now has {} of {} copies: {}",
+                    fresh.members.len(),
+                    self.layout.members(),
+                    match why.is_empty() {
+                        true => "the pool has no more servers",
+                        false => &why,
+                    }
+                )),
+            }
+            return Ok(fresh);
+        }
+    }
+
+    fn small_pages(&self) -> u32 {
+        let first = lock(&self.placement).sequence().next();
+        let session = first.and_then(|server| self.roster.open(server).ok());
+        let largest = session.map_or(Bytes::ZERO, |(transport, _)| transport.max_grant());
+        let bytes = SMALL_EXTENT.max(Bytes(largest.0 / SMALL_PARTS));
+        ((bytes.0 / PAGE_SIZE as u64) as u32).min(EXTENT_PAGES)
+    }
+
+    /// Members of one size at as many servers as the layout wants, or as there are; who was full, and who
+    /// was away.
+    fn gather(&self, pages: u32) -> (Fresh, Vec<String>, Vec<String>) {
+        let mut fresh = Fresh {
+            pages,
+            members: Vec::new(),
+        };
+        let (mut full, mut away) = (Vec::new(), Vec::new());
+        let mut asked: Vec<ServerId> = Vec::new();
+        while fresh.members.len() < self.layout.members() {
+            let taken: Vec<ServerId> = fresh.members.iter().map(|m| m.server).collect();
+            let order = self.order(&taken);
+            let Some(&server) = order.iter().find(|server| !asked.contains(server)) else {
+                break;
+            };
+            asked.push(server);
+            // One that does not answer is waited for only if there is nobody else. Whether it is back is
+            // tried elsewhere.
+            if self.is_out_of_reach(server) && !fresh.members.is_empty() {
+                away.push(format!(
+                    "the server at {} does not answer",
+                    self.roster.address(server)
+                ));
+                continue;
+            }
+            match self.grant_at(server, fresh.pages) {
+                Ok((holding, pages)) => {
+                    lock(&self.placement).handle_room(server);
+                    fresh.pages = fresh.pages.min(pages);
+                    fresh.members.push(holding);
+                }
+                Err(Refused::Full(why)) => {
+                    lock(&self.placement).handle_refusal(server);
+                    full.push(why);
+                }
+                Err(Refused::Away(why)) => away.push(why),
+            }
+        }
+        (fresh, full, away)
+    }
+
+    /// Lets [`Clerk::run`] return.
+    pub fn stop(&self) {
+        lock(&self.desk).stop = true;
+        self.bell.notify_one();
+    }
+
+    /// The clerk's thread, until [`Clerk::stop`].
+    pub fn run(&self) {
+        let mut courier = Courier::new(Arc::clone(&self.roster));
+        let mut rounds = Rounds::new();
+        // The first ones it will need, before anybody waits for them.
+        for server in self.order(&[]).into_iter().take(self.layout.members()) {
+            let _ = self.roster.open(server);
+        }
+        let mut news = self.roster.news();
+        while !lock(&self.desk).stop {
+            self.work(&mut courier, &mut rounds);
+            rounds.go(self);
+            if let Some(server) = self.roster.to_retry() {
+                let _ = self.roster.open(server);
+            }
+            let now = self.roster.news();
+            if std::mem::replace(&mut news, now) != now {
+                self.news.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// Does one thing that is to be done, or waits for one.
+    fn work(&self, courier: &mut Courier, rounds: &mut Rounds) {
+        let mut desk = lock(&self.desk);
+        if let Some((server, ticket)) = desk.to_revoke.pop() {
+            // Nothing changes that the desk tells of.
+            drop(desk);
+            if let Some((transport, _)) = self.roster.session(server)
+                && !self.roster.is_suspected(server)
+            {
+                let _ = transport.call(Control::Revoke { ticket }, self.deadline());
+            }
+            return;
+        }
+        let release = self.next_release(&mut desk);
+        let nothing = !desk.wanted && release.is_none() && desk.order.is_none();
+        if desk.held || nothing {
+            if let Some(list) = release {
+                desk.to_release.extend(list);
+            }
+            let wait = rounds.left().min(NAP).max(Duration::from_millis(1));
+            drop(self.bell.wait_timeout(desk, wait));
+            return;
+        }
+        desk.busy = true;
+        let wanted = std::mem::take(&mut desk.wanted);
+        let order = match wanted || release.is_some() {
+            true => None,
+            false => desk.order.take(),
+        };
+        drop(desk);
+        let mut kept = Vec::new();
+        let (mut fresh, mut moved) = (None, None);
+        if wanted {
+            // A refusal is met again, and reported, when the extent is really needed.
+            fresh = self.ask_now().ok();
+        }
+        if let Some(list) = release {
+            kept = self.give_back(list);
+        }
+        if let Some(order) = order {
+            let (result, stray) = self.carry_out(&order, courier, rounds);
+            kept.extend(stray);
+            moved = Some(Moved {
+                pages: order.pages,
+                target: result,
+            });
+        }
+        let mut desk = lock(&self.desk);
+        desk.granted.extend(fresh);
+        desk.to_release.extend(kept);
+        if moved.is_some() {
+            desk.moved = moved;
+            self.news.store(true, Relaxed);
+        }
+        desk.busy = false;
+        drop(desk);
+        self.still.notify_all();
+    }
+
+    /// Grants at one server that answers, to be given back with one request. Those of sessions that are
+    /// lost are forgotten.
+    fn next_release(&self, desk: &mut Desk) -> Option<Vec<Holding>> {
+        desk.to_release
+            .retain(|holding| self.roster.counts(holding));
+        let first = desk
+            .to_release
+            .iter()
+            .find(|holding| !self.roster.is_suspected(holding.server))?;
+        let server = first.server;
+        let mut list = Vec::new();
+        desk.to_release.retain(|holding| {
+            let now = holding.server == server && list.len() < MAX_GRANTS;
+            if now {
+                list.push(*holding);
+            }
+            !now
+        });
+        Some(list)
+    }
+
+    /// Gives grants back; those that are still to be given back.
+    fn give_back(&self, list: Vec<Holding>) -> Vec<Holding> {
+        let Some((transport, generation)) = self.roster.session(list[0].server) else {
+            return Vec::new();
+        };
+        let ids: Vec<GrantId> = list.iter().map(|holding| holding.grant).collect();
+        if list[0].generation != generation {
+            return Vec::new();
+        }
+        match transport.call(Control::Release(ids), self.deadline()) {
+            Err(error) if error.is_refusal(ErrorCode::NoGrant) && list.len() > 1 => {
+                // All of them or none: one that is gone must not keep the others.
+                list.into_iter()
+                    .flat_map(|holding| self.give_back(vec![holding]))
+                    .collect()
+            }
+            Ok(_) | Err(NetError::Refused(..)) => Vec::new(),
+            Err(NetError::Lost(_, why)) => {
+                self.roster.lose(list[0].server, generation, &why);
+                Vec::new()
+            }
+            Err(_) => {
+                self.roster.suspect(list[0].server);
+                list
+            }
+        }
+    }
+
+    /// Makes a copy: the new member or why there is none, and a grant that is to be given back.
+    fn carry_out(
+        &self,
+        order: &Order,
+        courier: &mut Courier,
+        rounds: &mut Rounds,
+    ) -> (Result<Holding, Option<String>>, Option<Holding>) {
+        let taken: Vec<ServerId> = order.members.iter().map(|member| member.server).collect();
+        let mut why = Vec::new();
+        for server in self.order(&taken) {
+            if self.is_out_of_reach(server) || self.roster.is_draining(server) {
+                continue;
+            }
+            rounds.go(self);
+            let target = match self.grant_at(server, order.pages) {
+                Ok((target, pages)) if pages >= order.pages => target,
+                Ok((target, _)) => {
+                    self.release([target]);
+                    continue;
+                }
+                Err(Refused::Full(text) | Refused::Away(text)) => {
+                    why.push(text);
+                    continue;
+                }
+            };
+            let mut pulse = || {
+                rounds.go(self);
+                !lock(&self.desk).held
+            };
+            return match courier.copy(order, target, &mut pulse) {
+                Ok(()) => (Ok(target), None),
+                Err(Stopped::Asked) => (Err(None), Some(target)),
+                Err(Stopped::Failed(text)) => (Err(Some(text)), Some(target)),
+            };
+        }
+        let why = match why.is_empty() {
+            true => "no other server answers".to_string(),
+            false => why.join("; "),
+        };
+        (
+            Err(Some(format!(
+                "there is no room for another copy of what has too few: {why}"
+            ))),
+            None,
+        )
+    }
+
+    fn beat(&self, server: ServerId, patience: Duration) {
+        let Some((transport, generation)) = self.roster.session(server) else {
+            return;
+        };
+        match transport.beat(patience) {
+            Beat::Answered => self.roster.heard(server),
+            Beat::Silent => self.roster.suspect(server),
+            Beat::Lost => {
+                let why = transport.lost().unwrap_or_default();
+                self.roster.lose(server, generation, &why);
+                return;
+            }
+        }
+        let draining = transport.drain_left().is_some();
+        self.roster.note_draining(server, draining);
+    }
+}
+
+/// When leases are renewed, each four times as often as it runs out.
+struct Rounds {
+    next: HashMap<ServerId, Instant>,
+    remind_at: Instant,
+}
+
+impl Rounds {
+    fn new() -> Rounds {
+        Rounds {
+            next: HashMap::new(),
+            remind_at: Instant::now(),
+        }
+    }
+
+    fn left(&self) -> Duration {
+        let first = self.next.values().min();
+        first.map_or(NAP, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn go(&mut self, clerk: &Clerk) {
+        for server in clerk.roster.ids() {
+            let Some((transport, _)) = clerk.roster.session(server) else {
+                self.next.remove(&server);
+                continue;
+            };
+            let pause = transport.lease() / 4;
+            let now = Instant::now();
+            let due = *self.next.entry(server).or_insert(now + pause);
+            let suspected = clerk.roster.is_suspected(server);
+            if now < due {
+                continue;
+            }
+            let alone = clerk.roster.len() == 1;
+            let (patience, pause) = match suspected {
+                _ if alone => (pause, pause),
+                true => (SUSPECT_BEAT.min(pause), SUSPECT_PAUSE.min(pause)),
+                false => (BEAT_MAX.min(pause), pause),
+            };
+            clerk.beat(server, patience);
+            self.next.insert(server, Instant::now() + pause);
+        }
+        let now = Instant::now();
+        if now >= self.remind_at {
+            self.remind_at = now + REMIND;
+            let desk = lock(&clerk.desk);
+            if desk.to_move > 0 && desk.order.is_none() {
+                clerk.news.store(true, Relaxed);
+            }
+        }
+    }
+}
+
+/// Lists of grants for requests of their own, with those in one that are mapped together: a server
+/// shares what it has mapped together only together.
+pub(crate) fn together(transport: &dyn Transport, grants: &[GrantId]) -> Vec<Vec<GrantId>> {
+    let place = |id: GrantId| match transport.mapped(id) {
+        Some(mapped) => (mapped.map.addr(), 0),
+        None => (0, id.0),
+    };
+    let mut placed: Vec<((u64, u64), GrantId)> =
+        grants.iter().map(|id| (place(*id), *id)).collect();
+    placed.sort_unstable();
+    placed.dedup();
+    let mut lists: Vec<Vec<GrantId>> = Vec::new();
+    for group in placed.chunk_by(|a, b| a.0 == b.0) {
+        let ids = group.iter().map(|(_, id)| *id);
+        match lists.last_mut() {
+            Some(last) if last.len() + group.len() <= MAX_GRANTS => last.extend(ids),
+            _ => lists.push(ids.collect()),
+        }
+    }
+    lists
+}

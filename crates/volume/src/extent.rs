@@ -1,0 +1,326 @@
+//! Which servers hold the copies of each extent.
+//!
+//! Known to one thread, so without locks. An id is the place in a list, so that finding an extent is one
+//! step; ids are used again.
+//! Invariants: members of an extent are at different servers; `by_server` names exactly the extents
+//! that have a member there.
+
+use muninn_net::Mapped;
+use muninn_types::{GrantId, PAGE_SIZE, ServerId};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::clerk::EXTENT_PAGES;
+use crate::volume::Page;
+
+const WORDS: usize = EXTENT_PAGES as usize / 64;
+
+/// Names an extent of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExtentId(pub u32);
+
+impl fmt::Display for ExtentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "extent {}", self.0)
+    }
+}
+
+/// An extent as its user knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Extent {
+    pub id: ExtentId,
+    pub pages: u32,
+}
+
+/// A grant of one session at a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Holding {
+    pub server: ServerId,
+    /// Which session with the server: a server that was started anew counts its grants anew.
+    pub generation: u32,
+    pub grant: GrantId,
+}
+
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub at: Holding,
+    /// Its memory, where the transport maps it.
+    pub mapped: Option<Mapped>,
+}
+
+impl Member {
+    /// Where a page of it is, if it is mapped.
+    pub fn place(&self, place: u32) -> Option<*mut Page> {
+        let mapped = self.mapped.as_ref()?;
+        let offset = place as usize * PAGE_SIZE;
+        assert!(offset + PAGE_SIZE <= mapped.bytes.0 as usize);
+        let start = mapped.offset as usize + offset;
+        // SAFETY: inside of the grant, which lies inside of the mapping.
+        Some(unsafe { mapped.map.as_ptr().add(start).cast() })
+    }
+}
+
+/// Pages that a new member still lacks. The mover takes marks off *before* it reads a page, and the
+/// writer puts them back *after* its write is done: what was read too early is read again.
+#[derive(Debug)]
+pub struct Fill {
+    lacking: [AtomicU64; WORDS],
+}
+
+impl Fill {
+    pub fn of(written: &[u64; WORDS]) -> Fill {
+        Fill {
+            lacking: written.map(AtomicU64::new),
+        }
+    }
+
+    pub fn note_written(&self, place: u32) {
+        self.lacking[place as usize / 64].fetch_or(1 << (place % 64), SeqCst);
+    }
+
+    pub fn count(&self) -> u32 {
+        let words = self.lacking.iter();
+        words.map(|word| word.load(SeqCst).count_ones()).sum()
+    }
+
+    /// The next run of pages that lack, from a place on, without its marks. Runs end at multiples of 64.
+    pub fn take_run(&self, from: u32) -> Option<(u32, u32)> {
+        for at in from as usize / 64..WORDS {
+            let mut bits = self.lacking[at].load(SeqCst);
+            if at == from as usize / 64 {
+                bits &= u64::MAX << (from % 64);
+            }
+            if bits != 0 {
+                let first = bits.trailing_zeros();
+                let len = (bits >> first).trailing_ones();
+                let run = (u64::MAX >> (64 - len)) << first;
+                self.lacking[at].fetch_and(!run, SeqCst);
+                return Some((at as u32 * 64 + first, len));
+            }
+        }
+        None
+    }
+
+    /// A run was not copied after all.
+    pub fn put_back(&self, first: u32, len: u32) {
+        for place in first..first + len {
+            self.note_written(place);
+        }
+    }
+}
+
+/// What is known of an extent.
+#[derive(Debug)]
+pub struct Entry {
+    pub pages: u32,
+    pub members: Vec<Member>,
+    /// Pages that hold anything: the others are zeros in every copy.
+    pub written: Box<[u64; WORDS]>,
+    /// A new member is being filled.
+    pub fill: Option<Arc<Fill>>,
+}
+
+impl Entry {
+    pub fn member(&self, server: ServerId) -> Option<&Member> {
+        self.members
+            .iter()
+            .find(|member| member.at.server == server)
+    }
+    pub fn note_written(&mut self, place: u32) {
+        self.written[place as usize / 64] |= 1 << (place % 64);
+        if let Some(fill) = &self.fill {
+            fill.note_written(place);
+        }
+    }
+}
+
+/// All extents of a volume.
+#[derive(Debug)]
+pub struct ExtentMap {
+    entries: Vec<Option<Entry>>,
+    free: BTreeSet<u32>,
+    by_server: Vec<BTreeSet<u32>>,
+}
+
+impl ExtentMap {
+    pub fn new(servers: usize) -> ExtentMap {
+        ExtentMap {
+            entries: Vec::new(),
+            free: BTreeSet::new(),
+            by_server: vec![BTreeSet::new(); servers],
+        }
+    }
+
+    pub fn insert(&mut self, pages: u32, members: Vec<Member>) -> ExtentId {
+        let id = self.free.first().copied();
+        let id = ExtentId(id.unwrap_or(self.entries.len() as u32));
+        self.insert_as(id, pages, members, false);
+        id
+    }
+
+    /// Inserts one under a number that is not in use; `full` if any of its pages may hold something.
+    pub fn insert_as(&mut self, id: ExtentId, pages: u32, members: Vec<Member>, full: bool) {
+        let at = id.0 as usize;
+        while self.entries.len() <= at {
+            self.free.insert(self.entries.len() as u32);
+            self.entries.push(None);
+        }
+        self.free.remove(&id.0);
+        assert!(self.entries[at].is_none(), "{id} is there twice");
+        for member in &members {
+            self.by_server[member.at.server.0 as usize].insert(id.0);
+        }
+        self.entries[at] = Some(Entry {
+            pages,
+            members,
+            written: Box::new([0; WORDS]),
+            fill: None,
+        });
+        // What lies beyond its end is in no member.
+        if let Some(entry) = self.entries[at].as_mut().filter(|_| full) {
+            for place in 0..pages {
+                entry.note_written(place);
+            }
+        }
+    }
+
+    pub fn get(&self, id: ExtentId) -> Option<&Entry> {
+        self.entries.get(id.0 as usize)?.as_ref()
+    }
+    pub fn get_mut(&mut self, id: ExtentId) -> Option<&mut Entry> {
+        self.entries.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    pub fn remove(&mut self, id: ExtentId) -> Option<Entry> {
+        let entry = self.entries.get_mut(id.0 as usize)?.take()?;
+        self.free.insert(id.0);
+        for member in &entry.members {
+            self.by_server[member.at.server.0 as usize].remove(&id.0);
+        }
+        Some(entry)
+    }
+
+    /// A member is one no more.
+    pub fn drop_member(&mut self, id: ExtentId, server: ServerId) -> Option<Holding> {
+        let entry = self.get_mut(id)?;
+        let at = entry.members.iter().position(|m| m.at.server == server)?;
+        let member = entry.members.remove(at);
+        self.by_server[server.0 as usize].remove(&id.0);
+        Some(member.at)
+    }
+
+    pub fn add_member(&mut self, id: ExtentId, member: Member) {
+        let server = member.at.server;
+        if let Some(entry) = self.get_mut(id) {
+            assert!(entry.member(server).is_none(), "two members at one server");
+            entry.members.push(member);
+            self.by_server[server.0 as usize].insert(id.0);
+        }
+    }
+
+    /// Extents with a member at a server.
+    pub fn at_server(&self, server: ServerId) -> Vec<ExtentId> {
+        let ids = self.by_server[server.0 as usize].iter();
+        ids.map(|id| ExtentId(*id)).collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ExtentId, &Entry)> {
+        let numbered = self.entries.iter().enumerate();
+        numbered.filter_map(|(at, entry)| Some((ExtentId(at as u32), entry.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn member(server: u32) -> Member {
+        Member {
+            at: Holding {
+                server: ServerId(server),
+                generation: 1,
+                grant: GrantId(7),
+            },
+            mapped: None,
+        }
+    }
+
+    #[test]
+    fn an_extent_of_which_all_may_be_written_ends_where_it_ends() {
+        for pages in [16, 64, 100, EXTENT_PAGES] {
+            let mut map = ExtentMap::new(1);
+            map.insert_as(ExtentId(3), pages, vec![member(0)], true);
+            let entry = map.get(ExtentId(3)).unwrap();
+            let fill = Fill::of(&entry.written);
+            assert_eq!(fill.count(), pages);
+            let mut end = 0;
+            while let Some((first, len)) = fill.take_run(end) {
+                assert_eq!(first, end);
+                end = first + len;
+                if end >= EXTENT_PAGES {
+                    break;
+                }
+            }
+            assert_eq!(end, pages);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn extents_are_found_by_their_servers(steps in prop::collection::vec((0u8..4, 0u32..8, 0u32..4), 1..200)) {
+            let mut map = ExtentMap::new(4);
+            let mut model: std::collections::BTreeMap<ExtentId, BTreeSet<u32>> = Default::default();
+            for (what, extent, server) in steps {
+                let id = ExtentId(extent);
+                match what {
+                    0 => {
+                        let id = map.insert(16, vec![member(server)]);
+                        prop_assert!(model.insert(id, [server].into()).is_none());
+                    }
+                    1 => {
+                        prop_assert_eq!(map.remove(id).is_some(), model.remove(&id).is_some());
+                    }
+                    2 => {
+                        let known = model.get_mut(&id).is_some_and(|servers| servers.remove(&server));
+                        prop_assert_eq!(map.drop_member(id, ServerId(server)).is_some(), known);
+                    }
+                    _ => {
+                        if let Some(servers) = model.get_mut(&id) && servers.insert(server) {
+                            map.add_member(id, member(server));
+                        }
+                    }
+                }
+                for server in 0..4 {
+                    let there = model.iter().filter(|(_, servers)| servers.contains(&server));
+                    let there: Vec<ExtentId> = there.map(|(id, _)| *id).collect();
+                    prop_assert_eq!(map.at_server(ServerId(server)), there);
+                }
+                prop_assert_eq!(map.iter().count(), model.len());
+            }
+        }
+
+        #[test]
+        fn runs_cover_all_that_lacks(places in prop::collection::btree_set(0u32..4096, 0..300)) {
+            let mut written = [0; WORDS];
+            for place in &places {
+                written[*place as usize / 64] |= 1 << (place % 64);
+            }
+            let fill = Fill::of(&written);
+            prop_assert_eq!(fill.count() as usize, places.len());
+            let (mut found, mut from) = (BTreeSet::new(), 0);
+            while let Some((first, len)) = fill.take_run(from) {
+                prop_assert!((1..=64).contains(&len) && first >= from);
+                for place in first..first + len {
+                    prop_assert!(found.insert(place));
+                }
+                from = first + len;
+                if from >= 4096 { break; }
+            }
+            prop_assert_eq!(found, places);
+            prop_assert_eq!(fill.count(), 0);
+        }
+    }
+}

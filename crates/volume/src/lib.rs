@@ -1,0 +1,61 @@
+//! Far memory that outlives its servers.
+//!
+//! A pager knows *extents*: pieces of far memory of up to 16 MiB. Which servers hold the copies of an
+//! extent only this crate knows:
+//!
+//! ```text
+//!  pager ── ExtentId ──► Volume (data path, one thread)          Clerk (one thread)
+//!                          │ ExtentMap: members of each extent     │ grants, releases, leases,
+//!                          │ reads from one member, hedged         │ servers that come back,
+//!                          │ writes to all members                 │ copies of what was lost
+//!                          └───────────── Roster ──────────────────┘
+//!                            sessions, who is suspected, who is away
+//! ```
+//!
+//! The rule that everything rests on: *a member that missed a write is no member any more.* Its grant is
+//! given back, and the extent gets a new one, which is filled from those that are left. So a server
+//! that comes back with old contents is never read, whatever it believes to hold.
+//!
+//! Decisions are in `policy` (`layout`, `hedge`, `membership`, `mover`).
+
+mod clerk;
+mod extent;
+mod heritage;
+mod mover;
+mod roster;
+mod volume;
+mod wire;
+
+pub use clerk::{Clerk, EXTENT_PAGES};
+pub use extent::{Extent, ExtentId};
+pub use heritage::{Heritage, Ticket};
+pub use roster::{Connect, Roster, Tell};
+pub use volume::{Census, Page, Transfer, Volume};
+
+use std::fmt;
+
+/// Why far memory does not answer. The message names the servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeError {
+    /// There is no room for more.
+    Full(String),
+    /// What is far is out of reach for good.
+    Lost(String),
+}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeError::Full(why) | VolumeError::Lost(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for VolumeError {}
+
+/// Locks without caring whether somebody panicked: a panic ends the program.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,204 @@
+//! The mover: copies an extent to a server that has none of it yet.
+//!
+//! One piece of code for all reasons to move: a copy was lost, a server is to be emptied. It runs in the
+//! clerk's thread, over lanes of its own in the lowest class, a run of at most 64 pages at a time. The
+//! writer goes on meanwhile: it writes to the members there are, and marks what is to be copied again
+//! ([`Fill`]). When little is left to copy, the writer copies that itself and counts the new member in.
+//!
+//! Invariant: every wait is bounded, since leases are renewed by the same thread; between runs `pulse` is
+//! called, which does that, and says when to stop.
+
+use crate::extent::{Fill, Holding};
+use crate::roster::Roster;
+use crate::wire::OPERATION_PAGES;
+use muninn_net::{Buffer, Kind, Lane, Mapped, Operation, Verb};
+use muninn_types::{Class, LaneKind, PAGE_SIZE};
+use muninn_wire::Seg;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one run may take at a server.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// What may be left for the writer to copy, and how often all that was written meanwhile is copied
+/// again before the writer is asked to do the rest.
+const REST_PAGES: u32 = 64;
+const PASSES_MAX: u32 = 8;
+
+/// What is to be copied.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub pages: u32,
+    pub members: Vec<Holding>,
+    pub fill: Arc<Fill>,
+}
+
+/// The mover's lanes.
+pub struct Courier {
+    roster: Arc<Roster>,
+    lanes: Vec<Option<(u32, Box<dyn Lane>)>>,
+    buffer: Option<Buffer>,
+    token: u64,
+}
+
+/// Why a copy was not made.
+#[derive(Debug)]
+pub enum Stopped {
+    /// `pulse` said so.
+    Asked,
+    Failed(String),
+}
+
+impl Courier {
+    pub fn new(roster: Arc<Roster>) -> Courier {
+        Courier {
+            lanes: roster.ids().map(|_| None).collect(),
+            roster,
+            buffer: None,
+            token: 0,
+        }
+    }
+
+    /// Copies all that lacks to `target`, but for a rest.
+    pub fn copy(
+        &mut self,
+        order: &Order,
+        target: Holding,
+        pulse: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Stopped> {
+        for _ in 0..PASSES_MAX {
+            let mut from = 0;
+            while let Some((first, len)) = order.fill.take_run(from) {
+                from = first + len;
+                let copied = self.copy_run(order, target, first, len);
+                if copied.is_err() {
+                    order.fill.put_back(first, len);
+                }
+                copied.map_err(Stopped::Failed)?;
+                if !pulse() {
+                    return Err(Stopped::Asked);
+                }
+                if from >= order.pages {
+                    break;
+                }
+            }
+            if order.fill.count() <= REST_PAGES {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_run(
+        &mut self,
+        order: &Order,
+        target: Holding,
+        first: u32,
+        len: u32,
+    ) -> Result<(), String> {
+        let kept = self.buffer.take();
+        let mut buffer = kept.unwrap_or_else(|| Buffer::new(OPERATION_PAGES * PAGE_SIZE));
+        let mut why = "no copy is left".to_string();
+        // Those that answer before those that do not.
+        let mut sources = order.members.clone();
+        sources.retain(|source| self.roster.counts(source));
+        sources.sort_by_key(|source| self.roster.is_suspected(source.server));
+        for source in sources {
+            match self.transfer(source, first, len, buffer, false) {
+                Ok(read) => {
+                    let written = self.transfer(target, first, len, read, true)?;
+                    self.buffer = Some(written);
+                    return Ok(());
+                }
+                Err(error) => {
+                    why = error;
+                    buffer = Buffer::new(OPERATION_PAGES * PAGE_SIZE);
+                }
+            }
+        }
+        Err(why)
+    }
+
+    fn transfer(
+        &mut self,
+        at: Holding,
+        first: u32,
+        len: u32,
+        mut buffer: Buffer,
+        writing: bool,
+    ) -> Result<Buffer, String> {
+        let (offset, bytes) = (first as usize * PAGE_SIZE, len as usize * PAGE_SIZE);
+        if let Some(mapped) = self.mapped(at)? {
+            assert!(offset + bytes <= mapped.bytes.0 as usize);
+            let near = &mut buffer.as_mut()[..bytes];
+            // SAFETY: inside of the grant, which lies inside of a mapping that `mapped` keeps; `near` is
+            // a slice of ours. Others who write to the far side meanwhile mark it, and it is copied again.
+            unsafe {
+                let far = mapped.map.as_ptr().add(mapped.offset as usize + offset);
+                match writing {
+                    true => far.copy_from_nonoverlapping(near.as_ptr(), bytes),
+                    false => far.copy_to_nonoverlapping(near.as_mut_ptr(), bytes),
+                }
+            }
+            return Ok(buffer);
+        }
+        let seg = Seg::new(at.grant, offset as u32, bytes as u32);
+        let verb = match writing {
+            true => Verb::Write(vec![seg]),
+            false => Verb::Read(vec![seg]),
+        };
+        self.token += 1;
+        let token = self.token;
+        let address = self.roster.address(at.server).clone();
+        let lane = self.lane(at)?;
+        let operation = Operation {
+            verb,
+            class: Class::Prefetch,
+            data: buffer,
+            token,
+        };
+        if lane.post(operation).is_err() {
+            return Err(format!("too many operations under way at {address}"));
+        }
+        match lane.poll(PATIENCE) {
+            Some(done) => match done.result {
+                Ok(_) => Ok(done.operation.data),
+                Err(error) => Err(format!("the server at {address}: {error}")),
+            },
+            None => {
+                lane.abandon(token);
+                self.lanes[at.server.0 as usize] = None;
+                self.roster.suspect(at.server);
+                Err(format!("the server at {address} does not answer"))
+            }
+        }
+    }
+
+    /// The memory of a grant, where the transport maps it. Its lanes are not used then: they would catch
+    /// SIGBUS with a handler, and handlers are the program's own.
+    fn mapped(&self, at: Holding) -> Result<Option<Mapped>, String> {
+        let session = self.roster.session(at.server);
+        let session = session.filter(|(_, generation)| *generation == at.generation);
+        let (transport, _) = session.ok_or_else(|| self.roster.why(at.server))?;
+        if transport.kind() != Kind::Shm {
+            return Ok(None);
+        }
+        let gone = || format!("{} is no longer mapped", at.grant);
+        transport.mapped(at.grant).ok_or_else(gone).map(Some)
+    }
+
+    fn lane(&mut self, at: Holding) -> Result<&mut Box<dyn Lane>, String> {
+        let entry = &mut self.lanes[at.server.0 as usize];
+        if entry
+            .as_ref()
+            .is_none_or(|(known, _)| *known != at.generation)
+        {
+            let session = self.roster.session(at.server);
+            let (transport, _) = session
+                .filter(|(_, generation)| *generation == at.generation)
+                .ok_or_else(|| self.roster.why(at.server))?;
+            let lane = transport.lane(LaneKind::Bulk).map_err(|e| e.to_string())?;
+            *entry = Some((at.generation, lane));
+        }
+        Ok(&mut entry.as_mut().expect("it was just put there").1)
+    }
+}

@@ -1,0 +1,259 @@
+//! The servers of a pool: sessions with them, and whether each can be counted on.
+//!
+//! A session is opened when it is first needed. Each session with a server has a *generation*; what
+//! belongs to an earlier one is lost. All threads look here; what they look at often are atomics.
+//! Invariant: a generation that was lost never counts again.
+
+use crate::extent::Holding;
+use crate::lock;
+use muninn_net::Transport;
+use muninn_policy::membership::{Membership, Standing};
+use muninn_sys::clock;
+use muninn_sys::socket::Address;
+use muninn_types::{ServerId, SplitMix64};
+use std::fmt;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+/// Opens a session.
+pub type Connect = Box<dyn Fn(&Address) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+/// Tells people something: one line.
+pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Debug, Default)]
+struct Link {
+    transport: Option<Arc<dyn Transport>>,
+    generation: u32,
+    membership: Membership,
+    /// Why there is no session.
+    why: String,
+}
+
+#[derive(Debug)]
+struct Server {
+    address: Address,
+    /// What fails together with it: its host.
+    domain: u64,
+    link: Mutex<Link>,
+    /// Of the session that counts; 0 when there is none.
+    generation: AtomicU32,
+    suspected: AtomicBool,
+    away: AtomicBool,
+    draining: AtomicBool,
+}
+
+/// The servers of a pool, in the order in which they were named.
+pub struct Roster {
+    servers: Vec<Server>,
+    connect: Connect,
+    tell: Tell,
+    /// Goes up whenever a session is lost, comes back, or a server wants its memory back.
+    news: AtomicU64,
+}
+
+impl fmt::Debug for Roster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.servers).finish()
+    }
+}
+
+fn domain_of(address: &Address) -> u64 {
+    let mut sum = 0u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            sum = SplitMix64::new(sum ^ u64::from(*byte)).next_u64();
+        }
+    };
+    match address {
+        Address::Tcp(at) => add(at.ip().to_string().as_bytes()),
+        // Those at sockets are on this machine, all of them.
+        Address::Unix(_) => add(b"unix"),
+    }
+    sum
+}
+
+impl Roster {
+    pub fn new(addresses: &[Address], connect: Connect, tell: Tell) -> Roster {
+        let server = |address: &Address| Server {
+            address: address.clone(),
+            domain: domain_of(address),
+            link: Mutex::default(),
+            generation: AtomicU32::new(0),
+            suspected: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+        };
+        Roster {
+            servers: addresses.iter().map(server).collect(),
+            connect,
+            tell,
+            news: AtomicU64::new(0),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.servers.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty()
+    }
+    pub fn ids(&self) -> impl Iterator<Item = ServerId> + use<> {
+        (0..self.servers.len() as u32).map(ServerId)
+    }
+    pub fn address(&self, server: ServerId) -> &Address {
+        &self.of(server).address
+    }
+    pub(crate) fn domain(&self, server: ServerId) -> u64 {
+        self.of(server).domain
+    }
+
+    fn of(&self, server: ServerId) -> &Server {
+        &self.servers[server.0 as usize]
+    }
+
+    pub(crate) fn tell(&self, text: &str) {
+        (self.tell)(text);
+    }
+
+    pub(crate) fn news(&self) -> u64 {
+        self.news.load(Acquire)
+    }
+    fn add_news(&self) {
+        self.news.fetch_add(1, Release);
+    }
+
+    /// The session that counts; 0 when there is none.
+    pub(crate) fn generation(&self, server: ServerId) -> u32 {
+        self.of(server).generation.load(Acquire)
+    }
+    pub(crate) fn is_suspected(&self, server: ServerId) -> bool {
+        self.of(server).suspected.load(Relaxed)
+    }
+    /// Whether it was tried and could not be reached, or its session was lost.
+    pub(crate) fn is_away(&self, server: ServerId) -> bool {
+        self.of(server).away.load(Relaxed)
+    }
+    pub(crate) fn is_draining(&self, server: ServerId) -> bool {
+        self.of(server).draining.load(Relaxed)
+    }
+    pub(crate) fn counts(&self, holding: &Holding) -> bool {
+        self.generation(holding.server) == holding.generation
+    }
+
+    /// The session with a server, if there is one.
+    pub(crate) fn session(&self, server: ServerId) -> Option<(Arc<dyn Transport>, u32)> {
+        let link = lock(&self.of(server).link);
+        Some((link.transport.clone()?, link.generation))
+    }
+
+    /// The session with a server, opened if there is none and the time for an attempt has come.
+    pub(crate) fn open(&self, server: ServerId) -> Result<(Arc<dyn Transport>, u32), String> {
+        let known = self.of(server);
+        let mut link = lock(&known.link);
+        if let Some(transport) = &link.transport {
+            return Ok((Arc::clone(transport), link.generation));
+        }
+        if !link.membership.may_connect(clock::now()) {
+            return Err(link.why.clone());
+        }
+        match (self.connect)(&known.address) {
+            Ok(transport) => {
+                link.transport = Some(Arc::clone(&transport));
+                link.generation += 1;
+                known.generation.store(link.generation, Release);
+                known.suspected.store(false, Relaxed);
+                known.away.store(false, Relaxed);
+                known.draining.store(false, Relaxed);
+                if link.membership.handle_answer() {
+                    let name = transport.server_name();
+                    self.tell(&format!("server '{name}' at {} is back", known.address));
+                }
+                self.add_news();
+                Ok((transport, link.generation))
+            }
+            Err(why) => {
+                known.away.store(true, Relaxed);
+                link.why.clone_from(&why);
+                if link.membership.handle_lost(clock::now()) {
+                    self.tell(&format!("going on without a server: {why}"));
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Servers that are away and may be tried again.
+    pub(crate) fn to_retry(&self) -> Option<ServerId> {
+        let now = clock::now();
+        self.ids().find(|server| {
+            let link = lock(&self.of(*server).link);
+            let away = link.membership.standing() == Standing::Away;
+            away && link.membership.may_connect(now)
+        })
+    }
+
+    /// A session is lost: nothing that it held counts any more.
+    pub(crate) fn lose(&self, server: ServerId, generation: u32, why: &str) {
+        let known = self.of(server);
+        let mut link = lock(&known.link);
+        if link.generation != generation {
+            return;
+        }
+        let Some(transport) = link.transport.take() else {
+            return;
+        };
+        let name = transport.server_name();
+        link.why = format!("server '{name}' at {}: {why}", known.address);
+        known.generation.store(0, Release);
+        known.suspected.store(false, Relaxed);
+        known.away.store(true, Relaxed);
+        if link.membership.handle_lost(clock::now()) {
+            self.tell(&format!("{}; going on without it", link.why));
+        }
+        self.add_news();
+    }
+
+    /// Why there is no session with a server, for messages.
+    pub(crate) fn why(&self, server: ServerId) -> String {
+        let why = lock(&self.of(server).link).why.clone();
+        match why.is_empty() {
+            true => format!("server at {}", self.address(server)),
+            false => why,
+        }
+    }
+
+    /// A server did not answer in time.
+    pub(crate) fn suspect(&self, server: ServerId) {
+        let known = self.of(server);
+        if known.suspected.swap(true, Relaxed) {
+            return;
+        }
+        let mut link = lock(&known.link);
+        if link.membership.handle_silence() {
+            let at = &known.address;
+            self.tell(&format!(
+                "the server at {at} does not answer; going on without it while there are copies elsewhere"
+            ));
+        }
+    }
+
+    /// A server answered.
+    pub(crate) fn heard(&self, server: ServerId) {
+        let known = self.of(server);
+        if !known.suspected.swap(false, Relaxed) {
+            return;
+        }
+        if lock(&known.link).membership.handle_answer() {
+            self.tell(&format!("the server at {} answers again", known.address));
+        }
+        self.add_news();
+    }
+
+    /// Whether a server wants its memory back.
+    pub(crate) fn note_draining(&self, server: ServerId, draining: bool) {
+        if self.of(server).draining.swap(draining, Relaxed) != draining {
+            self.add_news();
+        }
+    }
+}

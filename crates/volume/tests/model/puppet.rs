@@ -1,0 +1,222 @@
+//! A server that does what a test tells it: it stops, goes on, dies, comes back empty, is slow, or wants
+//! its memory back.
+
+use muninn_net::fake::FakeTransport;
+use muninn_net::{Answer, Beat, Control, Done, Kind, Lane, NetError, Op, Transport};
+use muninn_sys::socket::Address;
+use muninn_types::{Bytes, LaneKind};
+use muninn_wire::{ErrorCode, Refusal};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+struct State {
+    memory: Option<FakeTransport>,
+    stopped: bool,
+    draining: bool,
+    slow: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Puppet {
+    address: Address,
+    state: Arc<Mutex<State>>,
+}
+
+const ROOM: Bytes = Bytes::mib(8);
+
+impl Puppet {
+    pub fn new(at: usize) -> Puppet {
+        let state = State {
+            memory: Some(FakeTransport::new(ROOM)),
+            stopped: false,
+            draining: false,
+            slow: Duration::ZERO,
+        };
+        Puppet {
+            address: Address::Unix(format!("puppet{at}").into()),
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn address(&self) -> Address {
+        self.address.clone()
+    }
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+    }
+    pub fn go_on(&self) {
+        self.lock().stopped = false;
+    }
+    pub fn kill(&self) {
+        if let Some(memory) = self.lock().memory.take() {
+            memory.lose("it was killed");
+        }
+    }
+    pub fn start_again(&self) {
+        let mut state = self.lock();
+        state.stopped = false;
+        state.draining = false;
+        state.memory = Some(FakeTransport::new(ROOM));
+    }
+    pub fn be_slow(&self, by: Duration) {
+        self.lock().slow = by;
+    }
+    pub fn drain(&self, draining: bool) {
+        self.lock().draining = draining;
+    }
+    pub fn grants(&self) -> usize {
+        self.lock().memory.as_ref().map_or(0, |m| m.grants())
+    }
+
+    /// A session with it.
+    pub fn connect(&self) -> Result<Arc<dyn Transport>, String> {
+        let state = self.lock();
+        let memory = state.memory.clone().filter(|_| !state.stopped);
+        let memory = memory.ok_or("nobody listens there")?;
+        drop(state);
+        Ok(Arc::new(Session {
+            puppet: self.clone(),
+            memory,
+        }))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Session {
+    puppet: Puppet,
+    memory: FakeTransport,
+}
+
+impl Transport for Session {
+    fn kind(&self) -> Kind {
+        Kind::Fake
+    }
+    fn address(&self) -> &Address {
+        &self.puppet.address
+    }
+    fn server_name(&self) -> &str {
+        "puppet"
+    }
+    fn max_grant(&self) -> Bytes {
+        Bytes::kib(256)
+    }
+    fn lease(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+    fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, NetError> {
+        Ok(Box::new(Strings {
+            session: self.clone(),
+            inner: self.memory.lane(kind)?,
+            waiting: VecDeque::new(),
+        }))
+    }
+    fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
+        let (stopped, draining) = {
+            let state = self.puppet.lock();
+            (state.stopped, state.draining)
+        };
+        if stopped && self.memory.lost().is_none() {
+            std::thread::sleep(deadline.min(Duration::from_millis(20)));
+            return Err(NetError::Timeout(self.puppet.address.clone(), deadline));
+        }
+        if draining && matches!(control, Control::Grant { .. }) {
+            let refusal = Refusal::with(ErrorCode::Draining, 0, 0);
+            return Err(NetError::Refused(self.puppet.address.clone(), refusal));
+        }
+        self.memory.call(control, deadline)
+    }
+    fn beat(&self, patience: Duration) -> Beat {
+        if self.lost().is_some() {
+            return Beat::Lost;
+        }
+        if self.puppet.lock().stopped {
+            std::thread::sleep(patience.min(Duration::from_millis(5)));
+            return Beat::Silent;
+        }
+        Beat::Answered
+    }
+    fn lost(&self) -> Option<String> {
+        self.memory.lost()
+    }
+    fn drain_left(&self) -> Option<Duration> {
+        let draining = self.puppet.lock().draining;
+        draining.then_some(Duration::from_secs(10))
+    }
+    fn resumes(&self) -> u64 {
+        0
+    }
+}
+
+/// Operations wait while the puppet is stopped, and are done in order when it goes on.
+struct Strings {
+    session: Session,
+    inner: Box<dyn Lane>,
+    waiting: VecDeque<(Op, Instant)>,
+}
+
+impl Strings {
+    fn advance(&mut self) {
+        let lost = self.session.lost().is_some();
+        let (stopped, slow) = {
+            let state = self.session.puppet.lock();
+            (state.stopped, state.slow)
+        };
+        if stopped && !lost {
+            return;
+        }
+        loop {
+            let due = self.waiting.front().map(|(_, posted)| *posted + slow);
+            if due.is_none_or(|due| due > Instant::now() && !lost) {
+                return;
+            }
+            if let Some((op, _)) = self.waiting.pop_front() {
+                let _ = self.inner.post(op);
+            }
+        }
+    }
+}
+
+impl Lane for Strings {
+    fn address(&self) -> &Address {
+        &self.session.puppet.address
+    }
+    fn post(&mut self, op: Op) -> Result<(), Op> {
+        if self.waiting.len() >= 64 {
+            return Err(op);
+        }
+        self.waiting.push_back((op, Instant::now()));
+        Ok(())
+    }
+    fn poll(&mut self, wait: Duration) -> Option<Done> {
+        let ends = Instant::now() + wait;
+        loop {
+            self.advance();
+            if let Some(done) = self.inner.poll(Duration::ZERO) {
+                return Some(done);
+            }
+            if Instant::now() >= ends {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(50).min(wait));
+        }
+    }
+    fn under_way(&self) -> usize {
+        self.waiting.len() + self.inner.under_way()
+    }
+    fn put_back(&mut self, done: Done) {
+        self.inner.put_back(done);
+    }
+    fn abandon(&mut self, token: u64) {
+        self.waiting.retain(|(op, _)| op.token != token);
+        self.inner.abandon(token);
+    }
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
