@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use muninn_net::Key;
+use muninn_server::MetricsToken;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -32,8 +33,27 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Key, Failure> {
     })
 }
 
+/// The token in a file that is as private as a key's.
+pub fn metrics_token(path: &Path) -> Result<MetricsToken, Failure> {
+    let text = String::from_utf8(private_bytes(path)?).unwrap_or_default();
+    MetricsToken::from_file_contents(&text).ok_or_else(|| {
+        let shown = path.display();
+        Failure::usage(format!(
+            "the file {shown} holds no token: 16 to 256 letters, digits and signs without spaces; \
+             'muninn keygen {shown}' makes one"
+        ))
+    })
+}
+
 /// The bytes of a key file that is private and holds a key, to be handed on.
 pub fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
+    let contents = private_bytes(path)?;
+    parse(path, &contents)?;
+    Ok(contents)
+}
+
+/// What a file holds that nobody but its owner can have written, and few have read.
+fn private_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         let advice = match error.kind() {
@@ -65,9 +85,7 @@ pub fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
     file.take(FILE_MAX)
         .read_to_end(&mut contents)
         .map_err(unreadable)?;
-    let contents = contents.trim_ascii().to_vec();
-    parse(path, &contents)?;
-    Ok(contents)
+    Ok(contents.trim_ascii().to_vec())
 }
 
 /// Writes a fresh key to a new file.

@@ -24,7 +24,7 @@ fn open() -> Purpose {
 /// What a client with this key reads from a server with that one.
 fn told(server: Key, client: &Key, purpose: Purpose) -> String {
     let mut host = Host::with(pool_config(64, 64), shared_config(server), 1);
-    let conn = host.accept(Peer::Tcp, 0);
+    let conn = host.accept(Peer::LOOPBACK, 0);
     match host.shake(conn, client, purpose) {
         Ok(_) => "welcome".to_string(),
         Err(error) => error.to_string(),
@@ -59,7 +59,7 @@ fn every_refusal_at_the_door_says_what_to_do() {
 fn a_wrong_proof_is_refused_by_the_server_too() {
     let ours = key("the key of this server");
     let mut host = Host::with(pool_config(64, 64), shared_config(ours), 1);
-    let conn = host.accept(Peer::Tcp, 0);
+    let conn = host.accept(Peer::LOOPBACK, 0);
     let (_, hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
     host.feed(conn, &hello);
     host.take_sent(conn);
@@ -87,7 +87,7 @@ fn a_wrong_proof_is_refused_by_the_server_too() {
 #[test]
 fn another_version_is_named_on_both_sides() {
     let mut host = Host::new(pool_config(64, 64));
-    let conn = host.accept(Peer::Tcp, 0);
+    let conn = host.accept(Peer::LOOPBACK, 0);
     let (mut handshake, mut hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
     hello[2] = 9;
     host.feed(conn, &hello);
@@ -142,7 +142,7 @@ fn a_session_that_is_not_there_cannot_be_attached_to() {
         SessionId(client.session.0 + 256),
         SessionId(client.session.0 | 0xff),
     ] {
-        let conn = host.accept(Peer::Tcp, 1);
+        let conn = host.accept(Peer::LOOPBACK, 1);
         let error = host.shake(conn, &Key::none(), gone(session)).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -151,7 +151,7 @@ fn a_session_that_is_not_there_cannot_be_attached_to() {
         );
     }
     let other = host.open("b");
-    let conn = host.accept(Peer::Tcp, 1);
+    let conn = host.accept(Peer::LOOPBACK, 1);
     assert!(host.shake(conn, &Key::none(), gone(other.session)).is_err());
     assert!(host.is_open(other.conn), "a wrong secret shut a lane");
 }
@@ -172,21 +172,33 @@ fn lanes_are_handed_to_the_shard_of_their_session() {
 fn strangers_are_few_and_do_not_stay() {
     let mut host = Host::new(pool_config(64, 64));
     let shard = &mut host.shards[0];
-    let max = common::FakeShard::MAX_STRANGERS as u64;
+    let max = common::FakeShard::MAX_STRANGERS_OF_SOURCE as u64;
+    let now = host.now;
     for conn in 0..max {
-        assert!(shard.accepted(ConnId(1000 + conn), Peer::Tcp, host.now));
+        shard.accepted(ConnId(1000 + conn), Peer::LOOPBACK, now);
+        assert_eq!(shard.crowded(ConnId(1000 + conn), now), None);
     }
-    assert!(!shard.accepted(ConnId(1), Peer::Tcp, host.now));
+    // At once, one more is too many; a little later it is the oldest of the silent ones.
+    shard.accepted(ConnId(1), Peer::LOOPBACK, now);
+    assert_eq!(shard.crowded(ConnId(1), now), Some(ConnId(1)));
+    let later = now + Nanos::millis(51);
+    assert_eq!(shard.crowded(ConnId(1), later), Some(ConnId(1)));
+    shard.closed(ConnId(1));
+    shard.accepted(ConnId(2), Peer::LOOPBACK, later);
+    assert_eq!(shard.crowded(ConnId(2), later), Some(ConnId(1000)));
     shard.closed(ConnId(1000));
-    assert!(shard.accepted(ConnId(1), Peer::Tcp, host.now));
+    // Another source is not concerned.
+    shard.accepted(ConnId(3), Peer::Unix { uid: 7 }, later);
+    assert_eq!(shard.crowded(ConnId(3), later), None);
+    shard.closed(ConnId(3));
     host.now += common::FakeShard::HANDSHAKE;
     host.tick();
     assert_eq!(host.shards[0].connection_count(), max as usize);
-    host.now += Nanos(1);
+    host.now += Nanos::millis(52);
     host.tick();
     assert_eq!(host.shards[0].connection_count(), 0);
     assert_eq!(host.refused("handshake-too-slow"), max);
-    assert_eq!(host.refused("too-many-strangers"), 1);
+    assert_eq!(host.refused("too-many-strangers"), 3);
     // Those who have said who they are do not count.
     for client in 0..2 * max {
         host.open(&format!("client {client}"));
@@ -213,7 +225,7 @@ fn malformed_input_is_counted_by_reason_and_closes() {
         (flip(HEADER_LEN + 2, 0xaa), "bad-check"),
     ];
     for (bytes, reason) in cases {
-        let conn = host.accept(Peer::Tcp, 0);
+        let conn = host.accept(Peer::LOOPBACK, 0);
         host.feed(conn, &bytes);
         assert!(!host.is_open(conn), "{reason} leaves the connection open");
         assert_eq!(host.refused(reason), 1, "{reason} was not counted");
@@ -223,7 +235,7 @@ fn malformed_input_is_counted_by_reason_and_closes() {
         );
     }
     // A request before a hello, and one on a connection that the shard does not know.
-    let conn = host.accept(Peer::Tcp, 0);
+    let conn = host.accept(Peer::LOOPBACK, 0);
     let mut heartbeat = Vec::new();
     let request = muninn_wire::Request::Heartbeat;
     request.encode(

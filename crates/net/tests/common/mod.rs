@@ -408,7 +408,22 @@ pub struct Process {
 impl Process {
     /// Runs the test `entry` of this program in a process of its own, with a role.
     pub fn start(entry: &str, role: &[&str]) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Process::start_under(&[], entry, role)
+    }
+
+    /// The same, started by another program that takes it as its arguments, and kills it when it is
+    /// killed itself.
+    pub fn start_under(under: &[&str], entry: &str, role: &[&str]) -> Process {
+        let own = std::env::current_exe().unwrap();
+        let mut command = match under.split_first() {
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(own);
+                command
+            }
+            None => Command::new(own),
+        };
+        let mut child = command
             .args([entry, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role.join("\n"))
             .stdin(Stdio::piped())

@@ -148,9 +148,11 @@ impl<B: Backing> Shard<B> {
             }
             Intent::Open { transport, name } => {
                 let id = self.shared.session_id(self.index);
+                let source = self.conns.get(&conn).map(|c| c.peer.source());
                 let info = Arc::new(SessionInfo {
                     id,
                     name: name.clone(),
+                    source: source.unwrap_or(Peer::LOOPBACK),
                     transport: *transport,
                     pid: hello.pid,
                     connected: true.into(),
@@ -163,14 +165,10 @@ impl<B: Backing> Shard<B> {
                     holdings: Arc::clone(self.shared.registry.holdings()),
                     note: Default::default(),
                 });
-                if !self
-                    .shared
-                    .registry
-                    .add_session(Arc::clone(&info), config.max_sessions)
-                {
-                    let max = config.max_sessions as u64;
-                    return Err(Refusal::with(ErrorCode::TooManySessions, max, 0));
-                }
+                let (most, of_one) = (config.max_sessions, config.max_sessions_of_source);
+                let added = shared.registry.add_session(Arc::clone(&info), most, of_one);
+                added
+                    .map_err(|limit| Refusal::with(ErrorCode::TooManySessions, limit as u64, 0))?;
                 let mut session = Session {
                     info,
                     secret: auth::session_secret(&config.key, transcript, id),
@@ -229,7 +227,7 @@ impl<B: Backing> Shard<B> {
                 let config = &self.shared.config;
                 let permitted = match peer {
                     Peer::Unix { uid } => uid == config.uid || uid == 0,
-                    Peer::Tcp => !config.key.is_none(),
+                    Peer::Tcp { .. } => !config.key.is_none(),
                 };
                 if !permitted {
                     return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
@@ -241,20 +239,6 @@ impl<B: Backing> Shard<B> {
                 let report = self.shared.drain_report(now);
                 out.reply(header, |b| report.encode(b));
                 Step::Reply
-            }
-            Request::Agent(body) => {
-                let agents = self.shared.agents.get();
-                let answer = match agents.map(|agents| agents.call(None, body)) {
-                    Some(answer) => answer,
-                    None => Err(Refusal::new(ErrorCode::NoAgent)),
-                };
-                match answer {
-                    Ok(answer) => {
-                        out.reply(header, |b| b.extend_from_slice(&answer));
-                        Step::Reply
-                    }
-                    Err(refusal) => self.refuse(header, &refusal, out),
-                }
             }
             _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
         }

@@ -18,7 +18,7 @@ mod session;
 mod shard;
 mod upkeep;
 
-pub use agents::{AgentTotals, Agents, Grants};
+pub use agents::{AgentTotals, Agents, Client, Grants};
 pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
