@@ -3,12 +3,15 @@
 use crate::buffer::Buffer;
 use crate::error::NetError;
 use crate::lane::Lane;
+use crate::link::Link;
 use crate::wire_lane::WireLane;
 use muninn_proto::auth::{Key, SessionSecret};
 use muninn_proto::client::{
-    Answer, Control, Handshake, Lane as LaneMachine, Next, Opened, Operation, Purpose, Verb,
+    Answer, Control, Handshake, HandshakeError, Lane as LaneMachine, Next, Opened, Operation,
+    Purpose, Verb,
 };
 use muninn_proto::framing::FrameBuffer;
+use muninn_proto::secure::Records;
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, ByteStream, Stream, Transfer};
 use muninn_sys::{clock, proc, rand};
@@ -88,7 +91,7 @@ pub(crate) fn open_stream(
     key: &Key,
     purpose: Purpose,
     patience: Duration,
-) -> Result<(Stream, Opened), NetError> {
+) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let mut pause = FIRST_PAUSE;
     for _ in 1..ATTEMPTS {
@@ -112,7 +115,7 @@ fn try_open(
     key: &Key,
     purpose: Purpose,
     patience: Duration,
-) -> Result<(Stream, Opened), NetError> {
+) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let stream = Stream::connect(address, patience)?;
     let (mut handshake, first) =
@@ -128,6 +131,8 @@ fn try_open(
     let refused = |error| NetError::Handshake(address.clone(), error);
     let mut to_send = first;
     let mut frame = FrameBuffer::default();
+    // What follows the proof is in records, unless it stays on this machine.
+    let mut records: Option<Records> = None;
     loop {
         let mut rest = &to_send[..];
         while !rest.is_empty() {
@@ -137,6 +142,9 @@ fn try_open(
                 Transfer::Closed => return Err(closed()),
             }
         }
+        if !stream.is_unix() && records.is_none() {
+            records = handshake.channel();
+        }
         // The server speaks only when asked, so one frame at a time is all there can be.
         let header = loop {
             let mut bytes = [0; 512];
@@ -145,7 +153,14 @@ fn try_open(
                 .map_err(|_| closed())?
             {
                 Transfer::Bytes(n) => {
+                    let mut plain = Vec::new();
                     let mut input = &bytes[..n];
+                    if let Some(records) = &mut records {
+                        // In the open after the proof it is a refusal, or somebody in between.
+                        let opened = records.open(input, &mut plain);
+                        opened.map_err(|_| refused(HandshakeError::OutOfTurn))?;
+                        input = &plain;
+                    }
                     if let Some(header) =
                         frame.advance(&mut input).map_err(|e| refused(e.into()))?
                     {
@@ -158,7 +173,7 @@ fn try_open(
         };
         match handshake.handle(&header, frame.body()).map_err(refused)? {
             Next::Send(next) => to_send = next,
-            Next::Done(opened) => return Ok((stream, opened)),
+            Next::Done(opened) => return Ok((Link::new(stream, records), opened)),
         }
         frame.clear();
     }
@@ -301,7 +316,7 @@ pub type OnAnswer<'a> =
     dyn FnMut(&Control, &Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String> + 'a;
 
 impl ControlLane {
-    fn new(core: &Arc<SessionCore>, stream: Stream) -> ControlLane {
+    fn new(core: &Arc<SessionCore>, stream: Link) -> ControlLane {
         let machine = LaneMachine::new(CONTROL_WINDOW);
         let core = Arc::clone(core);
         ControlLane {

@@ -9,6 +9,7 @@ mod agents;
 mod calls;
 mod connection;
 mod event_loop;
+mod guard;
 mod metrics;
 mod segment;
 
@@ -328,6 +329,11 @@ impl Server {
     pub fn drain(&self, within: Option<Duration>) {
         let ends = within.map(|time| clock::now() + Nanos::from(time));
         self.shared.pool.set_drain(ends);
+    }
+
+    /// What clients have to show from now on. Who is in stays in.
+    pub fn set_key(&self, key: Key) {
+        self.shared.set_key(key);
     }
 
     /// Whether every thread still runs.

@@ -176,8 +176,13 @@ impl Raw {
 
     /// The handshake; how it was refused otherwise.
     pub fn shake(&mut self, purpose: Purpose) -> Result<(), String> {
-        let nonce = muninn_sys::rand::bytes();
-        let (mut handshake, first) = Handshake::start(Key::none(), purpose, nonce, 7);
+        self.shake_with(Key::none(), purpose)
+    }
+
+    /// With a key: over a Unix socket, where what follows is not in records.
+    pub fn shake_with(&mut self, key: Key, purpose: Purpose) -> Result<(), String> {
+        let entropy = muninn_sys::rand::bytes();
+        let (mut handshake, first) = Handshake::start(key, purpose, entropy, 7);
         self.send(&first);
         loop {
             let reply = self.recv().ok_or("the server closed the connection")?;

@@ -156,6 +156,8 @@ struct Segment<S> {
 #[derive(Debug)]
 pub(super) struct Ticket<B: Backing> {
     pub owner: SessionId,
+    /// Whose it is; only they can adopt it.
+    pub whose: ShortText,
     pub transport: Transport,
     pub grants: Vec<(GrantId, Arc<Extent<B>>)>,
     /// None while the owner lives.
@@ -170,6 +172,8 @@ struct State<B: Backing> {
     shared_by_order: [BTreeSet<u32>; MAX_ORDER as usize + 1],
     owned: HashMap<SessionId, Vec<u32>>,
     held: HashMap<ShortText, u64>,
+    /// Quotas that came with certificates.
+    certified: HashMap<ShortText, u64>,
     granted: u64,
     wiping: u64,
     extents: u32,
@@ -380,6 +384,7 @@ impl<B: Backing> Pool<B> {
             shared_by_order: Default::default(),
             owned: HashMap::new(),
             held: HashMap::new(),
+            certified: HashMap::new(),
             granted: 0,
             wiping: 0,
             extents: 0,
@@ -403,12 +408,22 @@ impl<B: Backing> Pool<B> {
         &self.config
     }
 
-    fn quota(&self, client: &ShortText) -> Option<u64> {
+    /// What an operator's certificate lets a client hold.
+    pub(super) fn set_quota(&self, client: &ShortText, bytes: Option<u64>) {
+        let certified = &mut lock(&self.state).certified;
+        match bytes {
+            Some(bytes) => certified.insert(client.clone(), bytes),
+            None => certified.remove(client),
+        };
+    }
+
+    /// The server's own word goes before an operator's, and that before what is for all.
+    fn quota(&self, state: &State<B>, client: &ShortText) -> Option<u64> {
         let quotas = &self.config.quotas;
-        quotas
-            .get(client.as_str())
-            .or_else(|| quotas.get("*"))
-            .map(|bytes| bytes.0)
+        let own = quotas.get(client.as_str()).map(|bytes| bytes.0);
+        let certified = state.certified.get(client).copied();
+        own.or(certified)
+            .or_else(|| quotas.get("*").map(|bytes| bytes.0))
     }
 
     /// Cuts a chunk of at least `bytes`.
@@ -462,7 +477,7 @@ impl<B: Backing> Pool<B> {
             (Transport::Shm, None, None) => self.config.segment.0,
         };
         let held = state.held.get(client).copied().unwrap_or(0);
-        if let Some(quota) = self.quota(client)
+        if let Some(quota) = self.quota(&state, client)
             && held + charge > quota
         {
             if held - state.leaving(client) + charge <= quota {
@@ -713,10 +728,12 @@ impl<B: Backing> Pool<B> {
     pub(super) fn take_ticket(
         &self,
         key: &[u8; TICKET_LEN],
+        whose: &ShortText,
         transport: Transport,
     ) -> Option<Ticket<B>> {
         let mut state = lock(&self.state);
-        if state.tickets.get(key)?.transport != transport {
+        let ticket = state.tickets.get(key)?;
+        if ticket.transport != transport || ticket.whose != *whose {
             return None;
         }
         state.remove_ticket(key)

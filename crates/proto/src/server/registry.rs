@@ -47,6 +47,11 @@ pub struct Holdings {
 pub struct SessionInfo {
     pub id: SessionId,
     pub name: ShortText,
+    /// Who is charged for what it holds: its identity, or else the name it gave.
+    pub account: ShortText,
+    /// Whose services and shares are its own; empty where nobody has an identity.
+    pub owner: ShortText,
+    pub is_server: bool,
     /// Where it was opened from.
     pub source: Peer,
     pub transport: Transport,

@@ -8,14 +8,16 @@
 use super::agents::{Agents, Client};
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
+use super::permit::Standing;
 use super::pool::{Extent, Pool};
 use super::registry::{Counters, Registry};
 use super::service::{Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
+use crate::secure::{Identity, Records, Responder};
 use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
-    Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, NONCE_LEN,
+    Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, Lock, NONCE_LEN,
     Notice, Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport,
     seal_frame,
 };
@@ -23,7 +25,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
@@ -51,13 +53,17 @@ pub struct Shared<B: Backing> {
     pub(super) next_grant: AtomicU64,
     /// Agents of managed heaps, where the server runs any.
     pub agents: OnceLock<Arc<dyn Agents<B>>>,
+    /// What clients have to show; may be exchanged while the server runs.
+    key: RwLock<Key>,
 }
 
 impl<B: Backing> Shared<B> {
     pub fn new(pool: Arc<Pool<B>>, config: SharedConfig, started: Nanos) -> Arc<Shared<B>> {
+        let key = RwLock::new(config.key.clone());
         Arc::new(Shared {
             pool,
             registry: Registry::default(),
+            key,
             config,
             started,
             services: Services::default(),
@@ -65,6 +71,16 @@ impl<B: Backing> Shared<B> {
             next_grant: AtomicU64::new(1),
             agents: OnceLock::new(),
         })
+    }
+
+    /// What clients have to show.
+    pub fn key(&self) -> Key {
+        let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
+        key.clone()
+    }
+    /// From now on; who is in stays in.
+    pub fn set_key(&self, key: Key) {
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
@@ -180,6 +196,8 @@ pub struct Out<B: Backing> {
     pub notices: Vec<(ConnId, Notice)>,
     /// The call that a `Step::Call` is about.
     pub caller: Option<CallerOf>,
+    /// From this reply on, all of the connection is in records.
+    pub protect: Option<Records>,
 }
 
 /// A call: what is to be run, and who is to be answered. Its arguments are still in the body.
@@ -206,6 +224,7 @@ impl<B: Backing> Default for Out<B> {
             fenced: Vec::new(),
             notices: Vec::new(),
             caller: None,
+            protect: None,
         }
     }
 }
@@ -259,8 +278,11 @@ pub(super) enum ConnState {
     AwaitHello,
     AwaitProof {
         hello: Hello,
-        hello_body: Vec<u8>,
+        /// What the hello says in the open.
+        open: Vec<u8>,
         nonce: [u8; NONCE_LEN],
+        lock: Lock,
+        noise: Option<Responder>,
     },
     Lane {
         session: SessionId,
@@ -278,6 +300,9 @@ pub(super) struct Conn {
     pub(super) receiving: bool,
     /// The process at the other end, where the kernel says which that is.
     pub(super) process: Option<i32>,
+    /// Who was found to be at the other end.
+    pub(super) standing: Standing,
+    pub(super) identity: Option<Identity>,
 }
 
 impl Conn {
@@ -357,6 +382,8 @@ impl<B: Backing> Shard<B> {
                 state: ConnState::AwaitHello,
                 receiving: false,
                 process: None,
+                standing: Standing::Anybody,
+                identity: None,
             },
         );
         self.counters
@@ -466,8 +493,8 @@ impl<B: Backing> Shard<B> {
             }
             ConnState::Observer => {
                 known.since = now;
-                let peer = known.peer;
-                self.handle_observer(peer, header, request, now, out)
+                let (peer, standing) = (known.peer, known.standing);
+                self.handle_observer(peer, standing, header, request, now, out)
             }
             _ => self.handle_stranger(conn, header, body, request, now, out),
         }
@@ -570,7 +597,10 @@ impl<B: Backing> Shard<B> {
             }
             Request::Status { after } => return self.reply_status(header, after, now, out),
             Request::Open(opening) => {
-                operations::open(session, &self.shared, &opening, header, out)
+                let mut id = [0; 8];
+                (self.entropy)(&mut id);
+                let id = ServiceId(u64::from_le_bytes(id));
+                operations::open(session, &self.shared, &opening, id, header, out)
             }
             Request::Close { service } => {
                 operations::close(session, &self.shared, service, header, out)
@@ -623,7 +653,7 @@ impl<B: Backing> Shard<B> {
                 Some(agents) => {
                     let from = Client {
                         session: id,
-                        name: &session.info.name,
+                        name: &session.info.account,
                         grants: &session.grants,
                     };
                     agents.call(&from, body).map(|answer| {

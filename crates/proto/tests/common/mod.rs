@@ -224,7 +224,7 @@ impl Host {
         key: &Key,
         purpose: Purpose,
     ) -> Result<muninn_proto::client::Opened, HandshakeError> {
-        let (mut handshake, hello) = Handshake::start(key.clone(), purpose, [3; 16], 42);
+        let (mut handshake, hello) = Handshake::start(key.clone(), purpose, [3; 48], 42);
         self.feed(conn, &hello);
         let mut frames = FrameBuffer::default();
         loop {
@@ -256,11 +256,20 @@ impl Host {
         self.open_on(conn, name, transport)
     }
 
+    /// A session over tcp of a client with this key.
+    pub fn open_with(&mut self, conn: ConnId, key: &Key, name: &str) -> Client {
+        self.open_keyed(conn, key, name, Transport::Tcp)
+    }
+
     fn open_on(&mut self, conn: ConnId, name: &str, transport: Transport) -> Client {
         let key = self.shared.config.key.clone();
+        self.open_keyed(conn, &key, name, transport)
+    }
+
+    fn open_keyed(&mut self, conn: ConnId, key: &Key, name: &str, transport: Transport) -> Client {
         let name = ShortText::lossy(name, 64);
         let purpose = Purpose::Open { transport, name };
-        let opened = self.shake(conn, &key, purpose).unwrap();
+        let opened = self.shake(conn, key, purpose).unwrap();
         Client {
             session: opened.welcome.session,
             secret: opened.secret.unwrap(),
@@ -281,6 +290,8 @@ fn send(out: &mut Out<FakeBacking>, known: &mut HostConn) {
     }
     out.payload.clear();
     out.descriptors.clear();
+    // Whether records are used is tested where sockets are.
+    out.protect = None;
 }
 
 /// One lane of a session.

@@ -7,7 +7,9 @@
 mod common;
 
 mod agents;
+mod between;
 mod hoarding;
+mod identities;
 mod namespaces;
 mod strangers;
 

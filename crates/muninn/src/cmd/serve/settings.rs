@@ -147,6 +147,8 @@ pub struct Settings {
     pub stop_grace: Duration,
     /// Nothing said where to listen.
     pub default_socket: bool,
+    /// Read again when it changes.
+    pub key_file: Option<PathBuf>,
 }
 
 fn parse_listen(text: &str) -> Result<Address, String> {
@@ -269,6 +271,7 @@ impl Args {
             server,
             stop_grace: stop_grace.unwrap_or(Duration::ZERO),
             default_socket,
+            key_file: key_file.map(std::path::Path::to_path_buf),
         })
     }
 
