@@ -8,7 +8,8 @@
 //!
 //! There a companion leaves a copy of the device that answers for its program's memory, too. Were it the
 //! only one who has it, and were it killed, absent pages would read as zeros; so the launcher has it as well,
-//! and ends a program whose companion is gone without a word.
+//! and ends a program whose companion is gone without a word. It has those of children that the companion
+//! answers for ([`leave_ward`]): one of them that touches an absent page is ended when it does.
 //!
 //! Known limit: a process in a network namespace of its own does not find the door.
 
@@ -18,7 +19,10 @@ use muninn_sys::proc::ProcessId;
 use muninn_sys::reap;
 use muninn_sys::signal::PidFd;
 use muninn_sys::socket::{Door, Link};
-use muninn_sys::{proc, rand, uffd};
+use muninn_sys::uffd::{
+    Cause, Event, EventBuffer, FaultDevice, FaultKind, Features, PageRange, Userfaultfd, Wake,
+};
+use muninn_sys::{own, proc, rand, uffd};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +34,11 @@ const WELCOME: &[u8; 8] = b"welcome ";
 /// A device was kept; it is needed no more.
 const KEPT: &[u8] = b"kept";
 const BYE: &[u8] = b"bye";
+/// The device of a ward, and its end as a ward; a number follows by which they belong together.
+const WARD: &[u8; 8] = b"ward of ";
+const WARD_GONE: &[u8; 8] = b"wardgone";
+/// Between two looks at wards that nobody answers for.
+const ORPHAN_LOOK: Duration = Duration::from_millis(100);
 /// Between two looks at those who have left something here.
 const LOOK: Duration = Duration::from_secs(60);
 /// How long a launcher may take to answer.
@@ -56,9 +65,90 @@ pub struct Porter {
 #[derive(Debug)]
 struct Kept {
     link: Link,
-    program: ProcessId,
+    /// `None` once it has ended, and its companion stays for its wards alone.
+    program: Option<ProcessId>,
     _device: OwnedFd,
+    wards: Vec<(u64, Userfaultfd)>,
 }
+
+/// What a companion's silence or word means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Something,
+    /// It has ended.
+    End,
+}
+
+impl Kept {
+    /// Listens to the companion once.
+    fn hear(&mut self) -> Heard {
+        let mut word = [0; 16];
+        let (len, fds) = match self.link.receive(&mut word, Duration::ZERO) {
+            Ok(None) => return Heard::Nothing,
+            Ok(Some((0, _))) | Err(_) => return Heard::End,
+            Ok(Some(message)) => message,
+        };
+        if word[..len] == *BYE {
+            self.program = None;
+            return Heard::Something;
+        }
+        let [what, token] = [0, 8].map(|at| word[at..at + 8].try_into().unwrap_or([0; 8]));
+        let token = u64::from_le_bytes(token);
+        match (&what, fds.into_iter().next()) {
+            (WARD, Some(device)) => {
+                let device = Userfaultfd::from_fd(device, Features::NONE);
+                self.wards.push((token, device));
+            }
+            (WARD_GONE, _) => self.wards.retain(|(known, _)| *known != token),
+            // There was no room for another descriptor; or nobody of ours.
+            _ => {}
+        }
+        Heard::Something
+    }
+}
+
+/// A child that its parent's companion answered for, which was killed.
+#[derive(Debug)]
+struct Orphan(Userfaultfd);
+
+impl Orphan {
+    /// Ends it when it touches a page that is not there; whether it lives.
+    fn attend(&self, job: Option<&crate::Job>) -> bool {
+        let mut events = EventBuffer::new();
+        let _ = self.0.read_events(&mut events);
+        while let Some(event) = events.pop() {
+            let Event::Fault(fault) = event else { continue };
+            let page = PageRange::one(fault.page());
+            if fault.kind == FaultKind::WriteProtected {
+                let _ = self.0.write_protect(page, false, Wake::Now);
+                let _ = self.0.wake(page);
+                continue;
+            }
+            match self
+                .0
+                .poison(page, Wake::Now)
+                .map_err(|partial| partial.cause)
+            {
+                Ok(()) => {}
+                // It is there by now, or its address space changes: it will come again.
+                Err(Cause::Exists | Cause::Again) => {
+                    let _ = self.0.wake(page);
+                    continue;
+                }
+                // An older kernel.
+                Err(_) if reap::is_descendant(fault.thread) => own::end_other(fault.thread),
+                Err(_) => continue,
+            }
+            if let Some(job) = job {
+                job.leave_message(fault.thread, ORPHANED);
+            }
+        }
+        self.0.has_process()
+    }
+}
+
+const ORPHANED: &str = "the companion of its parent was killed, which answered for its memory";
 
 impl Porter {
     /// Opens the door of a job whose page is in a file.
@@ -76,19 +166,34 @@ impl Porter {
     pub fn serve(&self) -> ! {
         let job = crate::Job::of_file(&self.job, PathBuf::new()).ok();
         let mut kept: Vec<Kept> = Vec::new();
+        let mut orphans: Vec<Orphan> = Vec::new();
         loop {
             let links = kept.iter().map(|kept| kept.link.as_fd());
-            let fds: Vec<_> = std::iter::once(self.door.as_fd()).chain(links).collect();
-            wait_any(&fds, LOOK);
-            kept.retain(|kept| {
-                let mut word = [0; 8];
-                match kept.link.receive(&mut word, Duration::ZERO) {
-                    Ok(None) => return true,
-                    Ok(Some((len, _))) if word[..len] == *BYE => {}
-                    _ => end(kept.program, job.as_ref()),
+            let alone = orphans.iter().map(|orphan| orphan.0.as_fd());
+            let door = std::iter::once(self.door.as_fd());
+            let fds: Vec<_> = door.chain(links).chain(alone).collect();
+            let patience = if orphans.is_empty() {
+                LOOK
+            } else {
+                ORPHAN_LOOK
+            };
+            wait_any(&fds, patience);
+            kept.retain_mut(|kept| {
+                loop {
+                    match kept.hear() {
+                        Heard::Something => {}
+                        Heard::Nothing => return true,
+                        Heard::End => break,
+                    }
                 }
+                if let Some(program) = kept.program {
+                    end(program, job.as_ref());
+                }
+                let left = kept.wards.drain(..).map(|(_, device)| Orphan(device));
+                orphans.extend(left);
                 false
             });
+            orphans.retain(|orphan| orphan.attend(job.as_ref()));
             while let Some(link) = self.door.accept() {
                 kept.extend(self.answer(link));
             }
@@ -108,8 +213,9 @@ impl Porter {
             link.send(KEPT, &[]).ok()?;
             return Some(Kept {
                 link,
-                program: ProcessId::of(pid)?,
+                program: Some(ProcessId::of(pid)?),
                 _device: device,
+                wards: Vec::new(),
             });
         }
         let mut fds = vec![self.job.as_fd(), self.root.as_fd()];
@@ -154,6 +260,23 @@ pub fn leave(name: &str, program: u32, device: BorrowedFd<'_>) -> Option<Link> {
 /// The program needs its companion no more.
 pub fn take_back(link: &Link) {
     let _ = link.send(BYE, &[]);
+}
+
+/// Leaves the device of a ward, under a number of its own, with the launcher that has the program's.
+pub fn leave_ward(link: &Link, token: u64, device: BorrowedFd<'_>) {
+    let _ = link.send_now(&ward_message(WARD, token), &[device]);
+}
+
+/// The ward needs nobody any more.
+pub fn take_back_ward(link: &Link, token: u64) {
+    let _ = link.send(&ward_message(WARD_GONE, token), &[]);
+}
+
+fn ward_message(what: &[u8; 8], token: u64) -> [u8; 16] {
+    let mut message = [0; 16];
+    message[..8].copy_from_slice(what);
+    message[8..].copy_from_slice(&token.to_le_bytes());
+    message
 }
 
 /// What a runtime was handed.

@@ -185,6 +185,10 @@ impl State {
                 }
                 Ok(Answer::Adopted(infos))
             }
+            Control::Revoke { ticket } => {
+                self.tickets.remove(&ticket);
+                Ok(Answer::Done)
+            }
             Control::Heartbeat | Control::Drain { .. } => Ok(Answer::Report(DrainReport {
                 draining: false,
                 left_ms: 0,

@@ -205,7 +205,13 @@ impl Actor {
     /// The next event, those first that were read while pages were carried out.
     fn next_event(&mut self) -> Option<Event<Userfaultfd>> {
         let aside = self.engine.kernel.next_event();
-        aside.or_else(|| self.events.pop())
+        aside.or_else(|| {
+            let event = self.events.pop()?;
+            if let Event::Fork(device) = &event {
+                self.shared.keeper.leave_ward(device);
+            }
+            Some(event)
+        })
     }
 
     /// Reads events, waiting as long as `patience` says. The device sleeps in a read, which saves

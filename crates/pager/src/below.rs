@@ -53,6 +53,11 @@ pub trait Kernel {
     fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial>;
     /// Whether the program is changing its address space right now, or did and nobody has followed.
     fn is_changing(&self) -> bool;
+    /// Whether a change was read that nobody has followed yet. The kernel puts pages in again then, but
+    /// they would be taken for there from before the change on.
+    fn has_unfollowed_change(&self) -> bool {
+        false
+    }
     /// Whether pages that were just taken out are surely what they were taken for.
     fn is_sure(&self, _taken: PageRange) -> bool {
         !self.is_changing()

@@ -7,6 +7,7 @@
 
 use crate::below::FarError;
 use crate::servers::ask_for_grant;
+use crate::snapshot::Ticket;
 use muninn_net::{Control, Grant, Transport};
 use muninn_policy::placement::Placement;
 use muninn_types::ServerId;
@@ -21,6 +22,7 @@ struct Desk {
     wanted: bool,
     granted: Vec<Grant>,
     to_release: Vec<Grant>,
+    to_revoke: Vec<Ticket>,
 }
 
 /// Sessions at the pool's servers.
@@ -129,6 +131,11 @@ impl Clerk {
         self.bell.notify_one();
     }
 
+    /// Nobody will use these any more.
+    pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
+        lock(&self.desk).to_revoke.extend(tickets);
+        self.bell.notify_one();
+    }
     /// While set, nothing is asked for ahead of need and nothing is given back. What the desk holds
     /// is told: grants not handed out yet, and those to be given back.
     pub fn hold_still(&self, hold: bool) -> Vec<Grant> {
@@ -146,6 +153,13 @@ impl Clerk {
     /// that the desk always tells the truth.
     fn work(&self, pool: &Pool, wait: Duration) {
         let mut desk = lock(&self.desk);
+        if let Some((server, ticket)) = desk.to_revoke.pop() {
+            // Nothing changes that the desk tells of.
+            drop(desk);
+            let transport = &pool.transports[server.0 as usize];
+            let _ = transport.call(Control::Revoke { ticket }, RELEASE_DEADLINE);
+            return;
+        }
         let held = self.hold_still.load(Ordering::Relaxed);
         let releasing = !desk.to_release.is_empty();
         if held || !(desk.wanted || releasing) {

@@ -8,7 +8,7 @@
 use crate::below::{Far, FarError, Kernel};
 use crate::chunk::{ChunkNo, Page, bit, place_of};
 use crate::engine::{Engine, Fatal};
-use crate::slots::SlotNo;
+use crate::slots::{SlotNo, Step};
 use muninn_types::{Class, PageNo};
 
 /// Grants that are asked for to move things together, until there are wards again.
@@ -17,30 +17,45 @@ const GRANTS_MAX: u32 = 64;
 const UPPER_PARTS: u64 = 1 << (47 - 12 - 32);
 
 impl<K: Kernel, F: Far> Engine<K, F> {
-    /// Moves a few far pages out of the emptiest grant, if that is worth it; whether it did.
+    /// Moves a few far pages out of the emptiest grant, if that is worth it; whether there is more to do.
     pub fn compact_some(&mut self) -> Result<bool, Fatal> {
-        let slots = self.slots.poll_move();
-        if slots.is_empty() && self.slots.is_scattered() && self.compaction_grants < GRANTS_MAX {
-            // Nothing can be written to in what there is.
-            self.compaction_grants += 1;
-            return match self.far.grant() {
-                Ok(grant) => {
-                    self.slots.add(grant);
-                    Ok(true)
+        let step = match self.slots.is_scattered() || self.slots.is_closing() {
+            true => self.slots.poll_move(),
+            false => Step::Done,
+        };
+        match step {
+            Step::NeedsGrant => self.grant_for_compaction(),
+            Step::Move(slots) => {
+                for (slot, lower) in slots {
+                    if let Some(page) = self.page_in(slot, lower) {
+                        self.move_far(page, slot)?;
+                    }
                 }
-                Err(FarError::Full(_)) => Ok(false),
-                Err(FarError::Lost(why)) => Err(Fatal::Lost(why)),
-            };
-        }
-        for &(slot, lower) in &slots {
-            if let Some(page) = self.page_in(slot, lower) {
-                self.move_far(page, slot)?;
+                Ok(true)
+            }
+            // Not before: an empty one may be what is moved to next.
+            Step::Done => {
+                while let Some(grant) = self.slots.take_empty() {
+                    self.far.release(grant);
+                }
+                Ok(false)
             }
         }
-        while let Some(grant) = self.slots.take_empty() {
-            self.far.release(grant);
+    }
+
+    fn grant_for_compaction(&mut self) -> Result<bool, Fatal> {
+        if self.compaction_grants == GRANTS_MAX {
+            return Ok(false);
         }
-        Ok(!slots.is_empty())
+        self.compaction_grants += 1;
+        match self.far.grant() {
+            Ok(grant) => {
+                self.slots.add(grant);
+                Ok(true)
+            }
+            Err(FarError::Full(_)) => Ok(false),
+            Err(FarError::Lost(why)) => Err(Fatal::Lost(why)),
+        }
     }
 
     /// The page whose far copy is in a slot.

@@ -21,6 +21,7 @@
 //! Known limits: two to four times the cost of moves; memory with direct I/O cannot leave.
 
 use crate::below::Stillness;
+use crate::keeper::Keeper;
 use muninn_sys::clock;
 use muninn_sys::memory::program;
 use muninn_sys::own::Program;
@@ -180,6 +181,7 @@ fn copy(reader: &program::Reader, errand: Errand) -> Result<(), Cause> {
 #[derive(Debug)]
 pub struct Copying {
     carrier: Arc<Carrier>,
+    keeper: Arc<Keeper>,
     /// Whose threads are to stand still.
     program: Option<Program>,
     /// Events that were read while the carrier worked.
@@ -191,9 +193,10 @@ pub struct Copying {
 }
 
 impl Copying {
-    pub fn new(carrier: Arc<Carrier>) -> Copying {
+    pub fn new(carrier: Arc<Carrier>, keeper: Arc<Keeper>) -> Copying {
         Copying {
             carrier,
+            keeper,
             program: Program::watch(),
             aside: Mutex::new(VecDeque::with_capacity(64)),
             still: Mutex::new(None),
@@ -259,6 +262,9 @@ impl Copying {
 
     /// A thread with a signal to come asks again and again.
     fn set_aside(&self, event: Event<Userfaultfd>) {
+        if let Event::Fork(device) = &event {
+            self.keeper.leave_ward(device);
+        }
         let mut aside = self.aside();
         let again = match &event {
             Event::Fault(new) => aside

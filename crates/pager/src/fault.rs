@@ -432,6 +432,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let len = at_once.min(pages - done) as u64;
             let to = PageNo(page.0 + done as u64);
             let from = PageRange::new(PageNo(frame.0 + done as u64), len);
+            if self.kernel.has_unfollowed_change() {
+                return self.not_landed(to, done, Cause::Again);
+            }
             // SAFETY: the frames hold what belongs there and are not looked at afterwards.
             let moved = unsafe { self.kernel.put_in(to, from) };
             match moved {
@@ -482,6 +485,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         while done < pages {
             let len = at_once.min(pages - done) as u64;
             let to = PageRange::new(PageNo(page.0 + done as u64), len);
+            if self.kernel.has_unfollowed_change() {
+                return self.not_landed(to.first(), done, Cause::Again);
+            }
             match request(self.kernel.program(), to, done) {
                 Ok(()) => done += len as usize,
                 Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,

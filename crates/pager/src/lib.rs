@@ -27,6 +27,7 @@ mod evict;
 mod fault;
 pub mod fork;
 mod hash;
+mod keeper;
 #[cfg(test)]
 mod model;
 mod order;

@@ -3,6 +3,7 @@
 use crate::below::{CHUNKS_AT_ONCE_MAX, Kernel, Stillness};
 use crate::chunk::{CHUNK_PAGES, Page};
 use crate::copying::{Carrier, Copying};
+use crate::keeper::Keeper;
 use muninn_job::{Counters, Place};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
@@ -109,6 +110,7 @@ impl Process {
         place: Place,
         carrier: Option<Arc<Carrier>>,
         chores: Arc<Chores>,
+        keeper: Arc<Keeper>,
     ) -> Result<Process, ProcessError> {
         let frames = Mapping::options()
             .no_reserve()
@@ -128,7 +130,7 @@ impl Process {
             frames,
             pagemap: Pagemap::open()?,
             place,
-            copying: carrier.map(Copying::new),
+            copying: carrier.map(|carrier| Copying::new(carrier, keeper)),
             chores,
         };
         if process.copying.is_none() {
@@ -233,8 +235,10 @@ impl Kernel for Process {
         unsafe { self.staging.copy(range, page.as_ptr(), CopyMode::default()) }
     }
     fn is_changing(&self) -> bool {
-        let read = self.copying.as_ref().is_some_and(Copying::is_changing);
-        read || self.program.is_changing()
+        self.has_unfollowed_change() || self.program.is_changing()
+    }
+    fn has_unfollowed_change(&self) -> bool {
+        self.copying.as_ref().is_some_and(Copying::is_changing)
     }
     fn discard(&self, frames: PageRange) {
         // SAFETY: frames are ours, and the engine gives back only what it does not need.

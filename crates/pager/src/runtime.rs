@@ -169,7 +169,7 @@ impl Runtime {
             }
             fate = steward.sleep(true);
         }
-        shared.take_leave();
+        shared.keeper.take_leave();
         if fate == Fate::Ended {
             self.place.release();
         }
@@ -255,9 +255,9 @@ fn settle_in(config: &Config) -> Option<ProcessId> {
         let _ = own::enter_root(&visit.root);
     }
     uffd::use_device(visit.device);
+    own::learn_listed(visit.pid);
     // Whichever numbers `/proc` shows here: when the program began is the same.
-    let program = ProcessId::of(own::program_pid()).or_else(|| ProcessId::of(visit.pid))?;
-    program.under(visit.pid)
+    ProcessId::of(own::listed_pid())?.under(visit.pid)
 }
 
 /// Opens a session at each server of the pool.
@@ -291,7 +291,11 @@ fn begin(
     let inheritance = match letter {
         Some(letter) => {
             servers.connect().map_err(text)?;
-            Some(take_over(letter, &clerk.transports().map_err(text)?)?)
+            match take_over(letter, &clerk.transports().map_err(text)?) {
+                Ok(inheritance) => Some(inheritance),
+                Err(NotTaken::Ward(why)) => return Err(why),
+                Err(NotTaken::Alone) => fail(shared.job(), ALONE),
+            }
         }
         None => None,
     };
@@ -308,7 +312,14 @@ fn begin(
     device.set_blocking(true).map_err(text)?;
     // Before memory of ours is made that would be locked, too.
     crate::steward::unlock_much(place.share());
-    let process = Process::new(device, place, carrier, Arc::clone(&shared.chores)).map_err(text)?;
+    let process = Process::new(
+        device,
+        place,
+        carrier,
+        Arc::clone(&shared.chores),
+        Arc::clone(&shared.keeper),
+    )
+    .map_err(text)?;
     let frames = process.frames();
     let engine = Engine::new(process, servers, frames, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());
@@ -320,7 +331,7 @@ fn begin(
     // answers, and after that the launcher ends the program with us.
     let device = actor.engine.kernel.program().as_fd();
     if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device) {
-        actor.shared.set_keeper(link);
+        actor.shared.keeper.set(link);
     }
     if let Some((_, link)) = inherited {
         link.send(DONE, &[]).map_err(text)?;
@@ -349,13 +360,33 @@ impl Actor {
     }
 }
 
+const ALONE: &str = "the companion of its parent is gone, which answered for its memory";
+
+/// Why a child's companion does not answer for it.
+enum NotTaken {
+    /// Its parent's goes on to.
+    Ward(String),
+    /// Nobody does.
+    Alone,
+}
+
+impl<T: Into<String>> From<T> for NotTaken {
+    fn from(why: T) -> NotTaken {
+        NotTaken::Ward(why.into())
+    }
+}
+
 /// Asks the parent's companion for this process's memory, and the servers for the right to read it.
-fn take_over(letter: Letter, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, String> {
-    let link = Link::connect(&letter.door).map_err(text)?;
-    link.send(&letter.token.to_le_bytes(), &[]).map_err(text)?;
+fn take_over(letter: Letter, transports: &[Arc<dyn Transport>]) -> Result<Inheritance, NotTaken> {
+    let link = Link::connect(&letter.door).map_err(|_| NotTaken::Alone)?;
+    let asked = link.send(&letter.token.to_le_bytes(), &[]);
+    asked.map_err(|_| NotTaken::Alone)?;
     let mut message = [0; 512];
     let answer = link.receive(&mut message, PATIENCE).map_err(text)?;
     let (len, fds) = answer.ok_or("the parent's companion did not answer in time")?;
+    if len == 0 {
+        return Err(NotTaken::Alone);
+    }
     let [device, file] = <[_; 2]>::try_from(fds)
         .ok()
         .filter(|_| &message[..len] == HERITAGE)

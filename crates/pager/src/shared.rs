@@ -8,12 +8,13 @@
 use crate::below::FarError;
 use crate::clerk::Clerk;
 use crate::fork;
+use crate::keeper::Keeper;
 use crate::process::Chores;
+use crate::snapshot::Ticket;
 use muninn_job::Job;
 use muninn_net::{Grant, Transport};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
-use muninn_sys::socket::Link;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -62,7 +63,7 @@ pub struct Shared {
     lost: OnceLock<String>,
     gave_up: AtomicBool,
     /// To the launcher, who has the program's device as well.
-    keeper: OnceLock<Link>,
+    pub keeper: Arc<Keeper>,
     clerk: Arc<Clerk>,
     job: Arc<Job>,
 }
@@ -108,7 +109,7 @@ impl Shared {
             wards: AtomicU32::new(0),
             lost: OnceLock::new(),
             gave_up: AtomicBool::new(false),
-            keeper: OnceLock::new(),
+            keeper: Arc::default(),
             clerk,
             job,
         })
@@ -121,8 +122,15 @@ impl Shared {
     pub fn hold_grants(&self, hold: bool) -> Vec<Grant> {
         self.clerk.hold_still(hold)
     }
+    /// Nobody will use these any more.
+    pub fn revoke(&self, tickets: impl Iterator<Item = Ticket>) {
+        self.clerk.revoke(tickets);
+    }
     pub fn want_small_grants(&self, small: bool) {
         self.clerk.want_small(small);
+    }
+    pub fn job(&self) -> &Job {
+        &self.job
     }
     /// A child cannot have a page that it touched: it ends, and why is told.
     pub fn end_child(&self, pid: u32, why: &str) {
@@ -144,16 +152,6 @@ impl Shared {
     }
     pub fn lost(&self) -> Option<&String> {
         self.lost.get()
-    }
-    /// The launcher keeps the program's device as well, until [`Shared::take_leave`].
-    pub fn set_keeper(&self, link: Link) {
-        let _ = self.keeper.set(link);
-    }
-    /// The program is gone, and needs nobody any more.
-    pub fn take_leave(&self) {
-        if let Some(link) = self.keeper.get() {
-            muninn_job::take_back(link);
-        }
     }
     /// The pager has not begun: the parent's companion still answers for this process.
     pub fn give_up(&self) {

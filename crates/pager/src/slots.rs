@@ -15,7 +15,7 @@ use muninn_types::PageNo;
 /// Slots of a grant: 16 MiB.
 pub const GRANT_SLOTS: u32 = 4096;
 /// Grants more than would be filled that are no reason to move anything.
-const SPARE_GRANTS: u32 = 1;
+const SPARE_GRANTS: u64 = 1;
 /// Slots that are emptied at a time.
 const MOVED_AT_ONCE: usize = 16;
 /// Free slots that are kept when grants have become empty.
@@ -94,6 +94,16 @@ pub enum Freed {
     Slot,
     /// It was the last of a frozen grant, which can be released now.
     Grant(Grant),
+}
+
+/// A step towards fewer grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// These slots are to be emptied; with the lower bits of the pages in them.
+    Move(Vec<(SlotNo, u32)>),
+    /// There is nowhere to write to.
+    NeedsGrant,
+    Done,
 }
 
 impl Slots {
@@ -284,48 +294,53 @@ impl Slots {
         }
     }
 
-    /// Whether what is far lies in far more grants than it would fill.
+    /// Whether what is far lies in more grants than it would fill, or in more memory than it and a grant
+    /// ahead of need take. Those that hold nothing do not count: nothing is to be moved for them.
     pub fn is_scattered(&self) -> bool {
-        let grants = self.extents.iter().flatten().filter(|e| !e.inherited);
-        let (number, live) = grants.fold((0, 0), |(n, live), e| (n + 1, live + e.live));
-        number > live.div_ceil(GRANT_SLOTS) + SPARE_GRANTS
-    }
-
-    /// Some slots in use of the grant that is to be emptied next, with the lower bits of their pages: the
-    /// one with the fewest, if the others have room for them and much to spare besides.
-    pub fn poll_move(&mut self) -> Vec<(SlotNo, u32)> {
-        // A frozen one, too: others may go on reading there.
-        let is_open = |e: &Extent| !e.inherited && e.pinned == [0; WORDS] && e.live > 0;
-        let open = |extents: &[Option<Extent>]| {
-            let numbered = extents.iter().enumerate();
-            let open =
-                numbered.filter_map(|(at, e)| e.as_ref().filter(|e| is_open(e)).map(|e| (at, e)));
-            open.min_by_key(|(_, e)| (!e.closing, e.live))
-                .map(|(at, e)| (at, e.free(), e.live))
-        };
-        let Some((at, free, live)) = open(&self.extents) else {
-            return Vec::new();
-        };
-        if self.free < free + u64::from(live) + SPARE_SLOTS {
-            return Vec::new();
+        let (mut number, mut slots, mut live) = (0, 0, 0);
+        let counts = |e: &&Extent| !e.inherited && e.live > 0;
+        for extent in self.extents.iter().flatten().filter(counts) {
+            number += 1;
+            slots += u64::from(extent.slots);
+            live += u64::from(extent.live);
         }
-        let Some(extent) = &mut self.extents[at] else {
-            return Vec::new();
-        };
-        self.free -= extent.free();
-        extent.closing = true;
-        let used = (0..extent.slots)
-            .filter(|&place| extent.is_used(place))
-            .take(MOVED_AT_ONCE);
-        let slot = |place: u32| {
-            (
-                SlotNo(at as u32 * GRANT_SLOTS + place),
-                extent.owners[place as usize],
-            )
-        };
-        used.map(slot).collect()
+        let grant = u64::from(GRANT_SLOTS);
+        number > live.div_ceil(grant) + SPARE_GRANTS || slots > live + SPARE_SLOTS + grant
     }
 
+    /// Whether a grant is being emptied.
+    pub fn is_closing(&self) -> bool {
+        let mut all = self.extents.iter().flatten();
+        all.any(|extent| extent.closing)
+    }
+    /// The next step towards fewer grants: some slots of the one that is to be emptied next. Those come
+    /// first of which nothing else can be made: the frozen, others may go on reading there. Of those that
+    /// can be written to, the one with the fewest, if the rest have room for them.
+    pub fn poll_move(&mut self) -> Step {
+        let is_open = |e: &&Extent| !e.inherited && e.pinned == [0; WORDS] && e.live > 0;
+        let numbered = self.extents.iter().enumerate();
+        let open = numbered.filter_map(|(at, e)| Some((at, e.as_ref().filter(is_open)?)));
+        let Some((at, extent)) = open.min_by_key(|(_, e)| (!e.closing, !e.frozen, e.live)) else {
+            return Step::Done;
+        };
+        if self.free < extent.free() + u64::from(extent.live) + SPARE_SLOTS {
+            return match extent.frozen {
+                true => Step::NeedsGrant,
+                false => Step::Done,
+            };
+        }
+        let slot = |place: u32| {
+            let slot = SlotNo(at as u32 * GRANT_SLOTS + place);
+            (slot, extent.owners[place as usize])
+        };
+        let used = (0..extent.slots).filter(|&place| extent.is_used(place));
+        let slots = used.take(MOVED_AT_ONCE).map(slot).collect();
+        self.free -= extent.free();
+        if let Some(extent) = &mut self.extents[at] {
+            extent.closing = true;
+        }
+        Step::Move(slots)
+    }
     /// Grants of which no slot is in use, taken out one by one; of those that can be written to, as
     /// many as leave [`SPARE_SLOTS`].
     pub fn take_empty(&mut self) -> Option<Grant> {
@@ -357,6 +372,66 @@ mod tests {
             id: GrantId(id),
             bytes: Bytes::pages(slots),
         }
+    }
+
+    /// Follows the steps; how many grants were asked for.
+    fn compact(slots: &mut Slots, next: &mut u64) -> u32 {
+        let mut asked = 0;
+        while slots.is_scattered() || slots.is_closing() {
+            match slots.poll_move() {
+                Step::Done => break,
+                Step::NeedsGrant => {
+                    *next += 1;
+                    asked += 1;
+                    assert!(asked < 1000, "no end: {slots:?}");
+                    slots.add(grant(*next, GRANT_SLOTS.into()));
+                }
+                Step::Move(some) => {
+                    assert!(!some.is_empty());
+                    for (slot, _) in some {
+                        slots.take_run(1).expect("there is room");
+                        slots.free(slot);
+                    }
+                }
+            }
+        }
+        while slots.take_empty().is_some() {}
+        asked
+    }
+
+    #[test]
+    fn scattered_slots_move_together_with_few_grants_more() {
+        for kept in [1, 3, 700] {
+            let (mut slots, mut next) = (Slots::default(), 0);
+            let mut live = 0;
+            // Each round leaves a grant that nothing can be written to, with a few slots in use.
+            for round in 0..40 {
+                next += 1;
+                slots.add(grant(next, if round % 3 == 0 { 4096 } else { 512 }));
+                let (_, len) = slots.take_run(kept).unwrap();
+                live += len;
+                slots.freeze();
+            }
+            let asked = compact(&mut slots, &mut next);
+            assert_eq!(slots.live_slots(), u64::from(live));
+            assert!(!slots.is_scattered(), "{slots:?}");
+            let needed = live.div_ceil(GRANT_SLOTS);
+            assert!(asked <= needed + 1, "{asked} grants for {live} slots");
+            assert!(slots.grants().count() as u32 <= needed + 1);
+        }
+    }
+
+    #[test]
+    fn an_empty_grant_is_no_reason_to_move_anything() {
+        let mut slots = Slots::default();
+        for id in 1..=3 {
+            slots.add(grant(id, GRANT_SLOTS.into()));
+        }
+        for wanted in [GRANT_SLOTS, GRANT_SLOTS / 2] {
+            assert_eq!(slots.take_run(wanted).unwrap().1, wanted);
+        }
+        assert_eq!(compact(&mut slots, &mut 4), 0);
+        assert_eq!(slots.grants().count(), 2);
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use crate::below::{Far, Kernel, Transfer};
 use crate::chunk::Page;
 use crate::engine::Fatal;
 use crate::fork::{Letter, NAME_LEN};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Ticket};
 use muninn_net::{Answer, Control, Grant, Transport};
 use muninn_sys::clock;
 use muninn_sys::epoll::wait_any;
@@ -31,7 +31,7 @@ use muninn_sys::proc;
 use muninn_sys::rand;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, FaultDevice, PageRange, Userfaultfd, Wake,
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Bytes, Class, GrantId, Nanos, PAGE_SIZE, PageNo, ServerId};
 use muninn_wire::MAX_GRANTS;
@@ -45,13 +45,13 @@ pub const HERITAGE: &[u8] = b"heritage";
 pub const DONE: &[u8] = b"done";
 /// How long a server may take to issue a ticket.
 const SHARE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a ward's change may keep its pages from being poisoned.
+const POISON_PATIENCE: Nanos = Nanos::millis(1000);
 /// Between two looks at everything while there are wards.
 const WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before looking again whether a ward has ended: first, and at most.
 const PROBE_FIRST: Nanos = Nanos::millis(1);
 const PROBE_MAX: Nanos = Nanos::millis(100);
-/// Where nothing is ever mapped.
-const NOWHERE: PageRange = PageRange::new(PageNo(1), 1);
 /// Visitors at the door who have not said who they are.
 const VISITORS_MAX: usize = 64;
 
@@ -64,6 +64,8 @@ struct Ward {
     thread: Option<u32>,
     /// To its companion, who has what it needs and has not begun.
     link: Option<Link>,
+    /// By which it may read its memory; used when it has begun.
+    tickets: Vec<Ticket>,
     probe_at: Nanos,
     probe_pause: Nanos,
 }
@@ -114,6 +116,22 @@ impl Wards {
     }
 }
 
+impl Ward {
+    /// Whoever touches these pages from now on is ended, unless they are there.
+    fn poison(&self, range: PageRange) {
+        let mut events = EventBuffer::new();
+        let until = clock::now() + POISON_PATIENCE;
+        while let Err(partial) = self.device.poison(range, Wake::Now) {
+            if partial.cause != Cause::Again || clock::now() > until {
+                return;
+            }
+            // It changes its address space, and waits for somebody to hear of that.
+            let _ = self.device.read_events(&mut events);
+            while events.pop().is_some() {}
+        }
+    }
+}
+
 impl Actor {
     /// The program forked.
     pub(crate) fn handle_fork(&mut self, device: Userfaultfd) -> Result<(), Fatal> {
@@ -139,6 +157,7 @@ impl Actor {
             // SAFETY: a page is readable.
             let answered = unsafe { device.copy(mailbox, page.as_ptr(), CopyMode::default()) };
             if answered.is_ok() {
+                self.shared.keeper.take_back_ward(&device);
                 return;
             }
         }
@@ -151,6 +170,7 @@ impl Actor {
             token: u64::from_le_bytes(rand::bytes()) | 1,
             thread: None,
             link: None,
+            tickets: Vec::new(),
             probe_at: clock::now(),
             probe_pause: PROBE_FIRST,
         });
@@ -164,7 +184,13 @@ impl Actor {
         let mut wards = std::mem::take(&mut self.wards.wards);
         let before = wards.len();
         self.receive_visitors(&mut wards);
-        wards.retain_mut(|ward| self.attend(ward));
+        wards.retain_mut(|ward| {
+            let stays = self.attend(ward);
+            if !stays {
+                self.shared.keeper.take_back_ward(&ward.device);
+            }
+            stays
+        });
         let fewer = wards.len() < before;
         // Children of wards came to the new list.
         wards.append(&mut self.wards.wards);
@@ -188,16 +214,14 @@ impl Actor {
     }
 
     /// Nobody will answer for our wards any more. A far page that one of them touches ends it, where
-    /// it would read as zeros else.
+    /// it would read as zeros else. One whose companion has not begun may have lost what we have lost.
     pub(crate) fn abandon_wards(&mut self) {
-        for ward in self
-            .wards
-            .wards
-            .drain(..)
-            .filter(|ward| ward.link.is_none())
-        {
-            for far in &ward.snapshot.pages {
-                let _ = ward.device.poison(PageRange::one(far.page), Wake::Now);
+        for mut ward in std::mem::take(&mut self.wards.wards) {
+            if ward.link.is_some() && !self.attend(&mut ward) {
+                continue;
+            }
+            for far in std::mem::take(&mut ward.snapshot.pages) {
+                ward.poison(PageRange::one(far.page));
             }
         }
     }
@@ -221,7 +245,10 @@ impl Actor {
                         match self.hand_over(ward, &visitor) {
                             Ok(()) => ward.link = Some(visitor),
                             // It stays our ward; its companion hears why.
-                            Err(why) => _ = visitor.send(why.as_bytes(), &[]),
+                            Err(why) => {
+                                self.shared.revoke(ward.tickets.drain(..));
+                                let _ = visitor.send(why.as_bytes(), &[]);
+                            }
                         }
                     }
                 }
@@ -244,13 +271,13 @@ impl Actor {
             // Its companion is gone and had not begun.
             _ => {
                 ward.link = None;
+                self.shared.revoke(ward.tickets.drain(..));
                 true
             }
         }
     }
 
-    /// Asks now and then whether there still is a child. The kernel looks whether it has memory at all
-    /// before it finds that nothing is mapped where it is asked to put a page.
+    /// Asks now and then whether there still is a child.
     fn is_alive(ward: &mut Ward) -> bool {
         let now = clock::now();
         if now < ward.probe_at {
@@ -258,15 +285,7 @@ impl Actor {
         }
         ward.probe_pause = Nanos((ward.probe_pause.0 * 2).min(PROBE_MAX.0));
         ward.probe_at = now + ward.probe_pause;
-        let page: Page = [0; PAGE_SIZE];
-        // SAFETY: a page is readable, and nothing is ever mapped so low.
-        match unsafe {
-            ward.device
-                .copy(NOWHERE, page.as_ptr(), CopyMode::default())
-        } {
-            Err(partial) => partial.cause != Cause::ProcessGone,
-            Ok(()) => true,
-        }
+        ward.device.has_process()
     }
 
     /// Answers the child's faults and follows its events.
@@ -292,6 +311,13 @@ impl Actor {
         }
         for fault in faults {
             ward.thread = Some(fault.thread);
+            if fault.kind == FaultKind::WriteProtected {
+                // It was about to leave its parent when that forked (without moves).
+                let range = PageRange::one(fault.page());
+                let _ = ward.device.write_protect(range, false, Wake::Now);
+                let _ = ward.device.wake(range);
+                continue;
+            }
             if let Err(why) = self.fill_for(ward, fault.page()) {
                 self.shared.end_child(fault.thread, &why);
             }
@@ -300,6 +326,7 @@ impl Actor {
 
     /// A ward forked.
     fn take_in_child_of(&mut self, ward: &Ward, device: Userfaultfd) {
+        self.shared.keeper.leave_ward(&device);
         let mut snapshot = ward.snapshot.clone();
         // One of which nothing was heard has not had the time to ask for anything.
         if let Some(kept) = ward.thread.and_then(proc::not_inherited_of) {
@@ -358,12 +385,13 @@ impl Actor {
             let of_server = all.iter().filter(|grant| grant.server == server);
             for some in together(&**transport, of_server) {
                 match transport.call(Control::Share(some), SHARE_DEADLINE) {
-                    Ok(Answer::Ticket(ticket)) => snapshot.tickets.push((server, ticket)),
+                    Ok(Answer::Ticket(ticket)) => ward.tickets.push((server, ticket)),
                     Ok(_) => unreachable!("a request to share is answered with a ticket"),
                     Err(error) => return Err(error.to_string()),
                 }
             }
         }
+        snapshot.tickets.clone_from(&ward.tickets);
         let bytes = snapshot.to_bytes();
         let file = Memfd::create("muninn-snapshot", Bytes(bytes.len() as u64))
             .and_then(|file| file.write_all(&bytes).map(|()| file))

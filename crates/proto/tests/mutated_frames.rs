@@ -45,10 +45,14 @@ fn mutate(frame: &mut Vec<u8>, rng: &mut SplitMix64) {
     }
 }
 
-fn frames(client: &mut Client, rng: &mut SplitMix64) -> Vec<u8> {
-    let grant = GrantId(1 + rng.below(20));
+/// A frame of a client that has a grant, about that or about any other.
+fn frames(client: &mut Client, own: GrantId, rng: &mut SplitMix64) -> Vec<u8> {
+    let grant = match rng.chance(0.5) {
+        true => own,
+        false => GrantId(1 + rng.below(20)),
+    };
     let seg = Seg::new(grant, rng.below(9000) as u32, 1 + rng.below(500) as u32);
-    let verb = match rng.below(12) {
+    let verb = match rng.below(13) {
         0..=2 => Verb::Write(vec![seg]),
         3 | 4 => Verb::Read(vec![seg, seg]),
         5 => Verb::Control(Control::Grant {
@@ -57,12 +61,13 @@ fn frames(client: &mut Client, rng: &mut SplitMix64) -> Vec<u8> {
         6 => Verb::Control(Control::Release(vec![grant])),
         7 => Verb::Control(Control::Share(vec![grant])),
         8 => Verb::Control(Control::Adopt { ticket: [7; 16] }),
-        9 => Verb::FetchAdd {
+        9 => Verb::Control(Control::Revoke { ticket: [7; 16] }),
+        10 => Verb::FetchAdd {
             grant,
             offset: 8 * rng.below(600) as u32,
             add: 1,
         },
-        10 => Verb::Control(Control::Status {
+        11 => Verb::Control(Control::Status {
             after: Default::default(),
         }),
         _ => Verb::Control(Control::Goodbye),
@@ -81,27 +86,31 @@ fn mutated_frames_neither_break_nor_grow_a_server() {
     let mut witness = host.open("witness");
     let kept = witness.grant(&mut host, 4096).unwrap();
     witness.write(&mut host, kept, 0, &[0x5a; 4096]).unwrap();
-    let mut clients: Vec<Client> = Vec::new();
+    let mut clients: Vec<(Client, GrantId)> = Vec::new();
     for n in 0..FRAMES {
         if clients.len() < 4 {
-            clients.push(host.open("attacker"));
+            let mut attacker = host.open("attacker");
+            let grant = attacker.grant(&mut host, 8192).unwrap_or_default();
+            clients.push((attacker, grant));
         }
         let pick = rng.below(clients.len() as u64) as usize;
-        let mut frame = frames(&mut clients[pick], &mut rng);
+        let (attacker, grant) = &mut clients[pick];
+        let mut frame = frames(attacker, *grant, &mut rng);
+        let own = attacker.conn;
         mutate(&mut frame, &mut rng);
         // Now and then at the door, where nothing is known of the sender.
         let conn = if rng.chance(0.02) {
             host.accept(Peer::LOOPBACK, 0)
         } else {
-            clients[pick].conn
+            own
         };
         host.feed(conn, &frame);
         host.take_sent(conn);
-        if conn != clients[pick].conn {
+        if conn != own {
             host.close(conn);
         }
-        if !host.is_open(clients[pick].conn) {
-            host.close(clients[pick].conn);
+        if !host.is_open(own) {
+            host.close(own);
             clients.swap_remove(pick);
         }
         if n % 64 == 0 {
@@ -119,7 +128,7 @@ fn mutated_frames_neither_break_nor_grow_a_server() {
         witness.read(&mut host, kept, 0, 4096).unwrap(),
         [0x5a; 4096]
     );
-    for client in clients {
+    for (client, _) in clients {
         host.close(client.conn);
     }
     host.close(witness.conn);

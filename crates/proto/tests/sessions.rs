@@ -317,6 +317,35 @@ fn a_heartbeat_reports_what_all_sessions_hold() {
 }
 
 #[test]
+fn a_ticket_that_nobody_will_use_is_revoked_by_its_owner_alone() {
+    let mut host = Host::new(pool_config(256, 64));
+    let (mut a, mut b) = (host.open("a"), host.open("b"));
+    let grant = a.grant(&mut host, 4096).unwrap();
+    for _ in 0..1000 {
+        let ticket = a.share(&mut host, &[grant]).unwrap();
+        a.control(&mut host, Control::Revoke { ticket }).unwrap();
+        assert_eq!(b.adopt(&mut host, ticket), Err(ErrorCode::NoTicket));
+    }
+    let ticket = a.share(&mut host, &[grant]).unwrap();
+    a.release(&mut host, &[grant]).unwrap();
+    b.control(&mut host, Control::Revoke { ticket }).unwrap();
+    assert_eq!(
+        host.pool.stats().granted,
+        Bytes(4096),
+        "it is not b's to revoke"
+    );
+    a.control(&mut host, Control::Revoke { ticket }).unwrap();
+    assert_eq!(host.pool.stats().granted, Bytes::ZERO);
+    // Once used, there is nothing to revoke, and what was adopted stays.
+    let grant = a.grant(&mut host, 4096).unwrap();
+    let ticket = a.share(&mut host, &[grant]).unwrap();
+    b.adopt(&mut host, ticket).unwrap();
+    a.control(&mut host, Control::Revoke { ticket }).unwrap();
+    a.release(&mut host, &[grant]).unwrap();
+    assert_eq!(host.pool.stats().granted, Bytes(4096));
+}
+
+#[test]
 fn a_drain_is_announced_refuses_grants_and_can_be_called_off() {
     let mut host = Host::new(pool_config(64, 64));
     let mut client = host.open("a");

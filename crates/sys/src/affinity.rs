@@ -131,8 +131,12 @@ pub fn allow(thread: Thread, cpus: &[usize]) -> Result<(), AffinityError> {
     Scheduler.set(thread, cpus)
 }
 
-/// The processor that a thread of the program ran on last; `None` when it has ended.
+/// The processor that a thread of the program ran on last; `None` when it has ended, or where `/proc`
+/// lists it under another number.
 pub fn last_cpu(thread: u32) -> Option<usize> {
+    if crate::own::is_listed_otherwise() {
+        return None;
+    }
     let mut path = [0u8; 64];
     let mut rest = &mut path[..];
     let program = crate::own::program_pid();

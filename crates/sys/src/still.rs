@@ -162,26 +162,50 @@ enum Doing {
     Sleeps,
 }
 
-fn doing(pid: i32, thread: i32) -> Doing {
+/// What a thread does, as `/proc` lists it, and the number by which it knows itself.
+fn doing(pid: i32, listed: i32) -> (Doing, i32) {
+    let otherwise = own::is_listed_otherwise();
+    // One that is gone does nothing.
+    let gone = (Doing::Sleeps, listed);
     let mut path = [0; 64];
-    let mut rest = &mut path[..];
-    if write!(rest, "{}/{pid}/task/{thread}/stat\0", own::rooted("/proc")).is_err() {
-        return Doing::Runs;
+    let name = if otherwise { "status" } else { "stat" };
+    let proc = own::rooted("/proc");
+    if write!(&mut path[..], "{proc}/{pid}/task/{listed}/{name}\0").is_err() {
+        return gone;
     }
     let Ok(path) = std::ffi::CStr::from_bytes_until_nul(&path) else {
-        return Doing::Runs;
+        return gone;
     };
-    let mut text = [0; 512];
+    let mut text = [0; 2048];
     let read = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|file| rustix::io::read(file, &mut text));
-    // One that is gone does nothing.
-    let Ok(len) = read else { return Doing::Sleeps };
+    let Ok(len) = read else { return gone };
+    let text = &text[..len];
+    if otherwise {
+        let line = |begin: &[u8]| {
+            text.split(|&b| b == b'\n')
+                .find_map(|l| l.strip_prefix(begin))
+        };
+        // Its numbers from where `/proc` was made inwards.
+        let numbers = line(b"NSpid:").and_then(|numbers| std::str::from_utf8(numbers).ok());
+        let last = numbers.and_then(|numbers| numbers.split_ascii_whitespace().last());
+        let Some(own) = last.and_then(|last| last.parse().ok()) else {
+            return gone;
+        };
+        return (Doing::of(line(b"State:\t").and_then(|l| l.first())), own);
+    }
     // After the name, which may hold anything.
-    let end = text[..len].iter().rposition(|&byte| byte == b')');
-    match end.and_then(|end| text.get(end + 2)) {
-        Some(b'R') | None => Doing::Runs,
-        Some(b'D') => Doing::Busy,
-        Some(_) => Doing::Sleeps,
+    let end = text.iter().rposition(|&byte| byte == b')');
+    (Doing::of(end.and_then(|end| text.get(end + 2))), listed)
+}
+
+impl Doing {
+    fn of(state: Option<&u8>) -> Doing {
+        match state {
+            Some(b'R') | None => Doing::Runs,
+            Some(b'D') => Doing::Busy,
+            Some(_) => Doing::Sleeps,
+        }
     }
 }
 
@@ -199,13 +223,14 @@ fn look(
     while let Some(entry) = names.next() {
         let entry = entry?;
         let name = entry.file_name().to_str().ok();
-        let Some(thread) = name.and_then(|name| name.parse().ok()) else {
+        let Some(listed) = name.and_then(|name| name.parse().ok()) else {
             continue;
         };
+        let (doing, thread) = doing(own::listed_pid() as i32, listed);
         if thread == crate::affinity::current_thread_id() {
             continue;
         }
-        match doing(pid, thread) {
+        match doing {
             Doing::Runs if !waits(thread) => {
                 // Another program would not know what to do with it.
                 if program.is_some_and(|program| program.wait(Duration::ZERO) != own::Fate::Runs) {
@@ -237,7 +262,8 @@ impl Still {
         let pid = own::program_pid() as i32;
         install().ok()?;
         let mut path = [0; 32];
-        write!(&mut path[..], "{}/{pid}/task\0", own::rooted("/proc")).ok()?;
+        let (proc, listed) = (own::rooted("/proc"), own::listed_pid());
+        write!(&mut path[..], "{proc}/{listed}/task\0").ok()?;
         let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
         let tasks = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         ROUND.fetch_add(1, Ordering::AcqRel);

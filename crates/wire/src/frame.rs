@@ -62,6 +62,8 @@ kinds! {
     CompareSwap = 18,
     FetchAdd = 19,
     Call = 20,
+    /// A ticket that nobody will use.
+    Revoke = 21,
     /// From the server, unasked.
     Notice = 32,
     HelloReply = 0x81,
@@ -84,6 +86,7 @@ kinds! {
     CompareSwapReply = 0x92,
     FetchAddReply = 0x93,
     CallReply = 0x94,
+    RevokeReply = 0x95,
 }
 
 impl Kind {
@@ -113,6 +116,7 @@ impl Kind {
                 | Kind::Goodbye
                 | Kind::Resolve
                 | Kind::Note
+                | Kind::Revoke
         )
     }
 }

@@ -377,6 +377,9 @@ pub enum Request<'a> {
     Adopt {
         ticket: [u8; TICKET_LEN],
     },
+    Revoke {
+        ticket: [u8; TICKET_LEN],
+    },
     Status {
         after: SessionId,
     },
@@ -433,6 +436,7 @@ impl<'a> Request<'a> {
             Kind::Release => Request::Release(GrantList::decode(r.rest())?),
             Kind::Share => Request::Share(GrantList::decode(r.rest())?),
             Kind::Adopt => Request::Adopt { ticket: r.array()? },
+            Kind::Revoke => Request::Revoke { ticket: r.array()? },
             Kind::Status => Request::Status {
                 after: SessionId(r.u64()?),
             },
@@ -488,6 +492,7 @@ impl<'a> Request<'a> {
             Request::Release(_) => Kind::Release,
             Request::Share(_) => Kind::Share,
             Request::Adopt { .. } => Kind::Adopt,
+            Request::Revoke { .. } => Kind::Revoke,
             Request::Status { .. } => Kind::Status,
             Request::Drain { .. } => Kind::Drain,
             Request::Agent(_) => Kind::Agent,
@@ -521,7 +526,7 @@ impl<'a> Request<'a> {
             Request::Release(grants) | Request::Share(grants) => {
                 w.bytes(grants.0);
             }
-            Request::Adopt { ticket } => {
+            Request::Adopt { ticket } | Request::Revoke { ticket } => {
                 w.bytes(ticket);
             }
             Request::Status { after } => {

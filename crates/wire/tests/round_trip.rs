@@ -74,6 +74,7 @@ proptest! {
             Request::Goodbye,
             Request::Grant { bytes: a },
             Request::Adopt { ticket },
+            Request::Revoke { ticket },
             Request::Status { after: SessionId(a) },
             Request::Drain { deadline_ms: b },
             Request::Agent(&proof),

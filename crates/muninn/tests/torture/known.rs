@@ -2,22 +2,14 @@
 //! and run all the same with `MUNINN_TORTURE_ALL=1`. The list is to become empty.
 
 /// Beginnings of names of tests, and what stands in the way.
-const KNOWN: [(&str, &str); 17] = [
+const KNOWN: [(&str, &str); 14] = [
     (
         "fits::what_children_share",
         "known: what children share is measured too late, and some of it is evicted",
     ),
     (
-        "forks::",
-        "known: on a busy machine a few of these fail, each time others; the cause is open",
-    ),
-    (
         "idle::",
         "known: 200 sleepers cost more than a thousandth of a CPU",
-    ),
-    (
-        "leftovers::",
-        "known: grants of forks that were handed over stay for longer than two seconds",
     ),
     ("limit::a_heap", MOMENT),
     ("limit::advised_free", MOMENT),
@@ -33,7 +25,6 @@ const KNOWN: [(&str, &str); 17] = [
     ),
     ("limit::populated", AT_ONCE),
     ("memory::populate::no_move", NO_MOVE),
-    ("privileges::pid_1_that_sees_the_others::no_move", NO_MOVE),
     (
         "references::vmsplice_and_rewrite",
         "known: what is written after vmsplice shows in the pipe only while the page was not evicted",

@@ -12,9 +12,13 @@ use std::time::{Duration, Instant};
 
 /// What the dead may take to be forgotten.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// A parent works on while its children come and go: so much may be other than before.
-const MORE_BYTES: u64 = 8 << 20;
-const MORE_GRANTS: u64 = 2;
+/// A parent works on while its children come and go: so much may be other than before. One grant is asked
+/// for ahead of need, another lies between what is far and what it would fill, and small ones (2 MiB) are
+/// not worth moving for.
+const MORE_BYTES: u64 = 36 << 20;
+const MORE_GRANTS: u64 = 4;
+/// Of what the program fills, more than this cannot be near.
+const FAR_BYTES: u64 = 32 << 20;
 const MORE_DESCRIPTORS: usize = 4;
 
 /// What there is at one moment.
@@ -65,6 +69,9 @@ fn thousand(how: &str) {
     let family = descendants(run.pid() as i32);
     let pid = *family.iter().find(|pid| !is_server(**pid)).unwrap();
     let program = PidFd::open(pid).unwrap();
+    // Filled is not yet far: the pager may still be connecting.
+    let far = || look(&place, &server, &run, pid).bytes >= FAR_BYTES;
+    run.until("much is far", far);
     let before = look(&place, &server, &run, pid);
     program.send(Signal::USR1).unwrap();
     run.until("the children end", || run.out().contains("all have ended"));

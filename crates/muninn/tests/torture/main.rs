@@ -20,6 +20,7 @@ mod collision;
 mod fits;
 mod forks;
 mod idle;
+mod killed;
 mod known;
 mod leftovers;
 mod limit;

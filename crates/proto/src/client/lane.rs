@@ -400,7 +400,8 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             | (Verb::Control(Control::Note { .. }), Kind::NoteReply) => Answer::Done,
             (Verb::Write(_), Kind::WriteReply)
             | (Verb::Control(Control::Goodbye), Kind::GoodbyeReply)
-            | (Verb::Control(Control::Release(_)), Kind::ReleaseReply) => Answer::Done,
+            | (Verb::Control(Control::Release(_)), Kind::ReleaseReply)
+            | (Verb::Control(Control::Revoke { .. }), Kind::RevokeReply) => Answer::Done,
             (Verb::CompareSwap { .. }, Kind::CompareSwapReply)
             | (Verb::FetchAdd { .. }, Kind::FetchAddReply) => Answer::Old(decode_old_value(body)?),
             (Verb::Control(Control::Grant { .. }), Kind::GrantReply) => {

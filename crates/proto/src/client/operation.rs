@@ -22,6 +22,10 @@ pub enum Control {
     Adopt {
         ticket: [u8; TICKET_LEN],
     },
+    /// A ticket of this session that nobody will use; nothing happens if somebody has.
+    Revoke {
+        ticket: [u8; TICKET_LEN],
+    },
     Status {
         after: SessionId,
     },
@@ -236,6 +240,7 @@ impl Verb {
                     }
                 }
                 Control::Adopt { ticket } => Request::Adopt { ticket: *ticket },
+                Control::Revoke { ticket } => Request::Revoke { ticket: *ticket },
                 Control::Status { after } => Request::Status { after: *after },
                 Control::Drain { deadline_ms } => Request::Drain {
                     deadline_ms: *deadline_ms,

@@ -738,6 +738,18 @@ impl<B: Backing> Pool<B> {
         }
         state.remove_ticket(key)
     }
+    /// Forgets a ticket, if it is this session's and was not used.
+    pub(super) fn revoke_ticket(&self, key: &[u8; TICKET_LEN], owner: SessionId) {
+        let mut state = lock(&self.state);
+        let is_own = |ticket: &Ticket<B>| ticket.owner == owner && ticket.ends.is_none();
+        let revoked = match state.tickets.get(key).is_some_and(is_own) {
+            true => state.remove_ticket(key),
+            false => None,
+        };
+        // Dropping an extent takes the lock again.
+        drop(state);
+        drop(revoked);
+    }
     pub(super) fn tickets_of(&self, owner: SessionId) -> usize {
         let state = lock(&self.state);
         state.tickets_by_owner.get(&owner).map_or(0, Vec::len)

@@ -595,6 +595,11 @@ impl<B: Backing> Shard<B> {
             Request::Adopt { ticket } => {
                 operations::adopt(session, &self.shared, &ticket, header, out)
             }
+            Request::Revoke { ticket } => {
+                self.shared.pool.revoke_ticket(&ticket, session.info.id);
+                out.reply(header, |_| {});
+                Ok(Step::Reply)
+            }
             Request::Status { after } => return self.reply_status(header, after, now, out),
             Request::Open(opening) => {
                 let mut id = [0; 8];

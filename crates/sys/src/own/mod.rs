@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub(crate) use place::rooted_path;
-pub use place::{enter_root, pid_namespace, rooted};
+pub use place::{enter_root, is_listed_otherwise, learn_listed, listed_pid, pid_namespace, rooted};
 pub use program::{Fate, Program};
 pub use storage::{bytes as storage_bytes, learn as learn_storage};
 pub use task::Room;
@@ -85,6 +85,7 @@ pub fn reset_claims() {
         claim.start.store(0, Ordering::Relaxed);
     }
     CLAIMED.store(0, Ordering::Release);
+    place::forget_listed();
 }
 
 type Work = Box<dyn FnOnce() + Send>;

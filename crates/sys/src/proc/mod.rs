@@ -119,7 +119,7 @@ pub fn number_here(of: u32, number: u32) -> Option<u32> {
 ///
 /// For threads that must not use the program's heap: the C library's `readdir` would.
 pub fn has_direct_io() -> Result<bool, Errno> {
-    let pid = crate::own::program_pid();
+    let pid = crate::own::listed_pid();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let path = format!("/proc/{pid}/fd");
     let fds = rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty())?;
@@ -232,7 +232,7 @@ pub fn status(source: &impl ProcSource, pid: i32) -> Result<Status, ProcError> {
 pub fn minor_faults() -> u64 {
     let mut path = [0u8; 32];
     let mut rest = &mut path[..];
-    let program = crate::own::program_pid();
+    let program = crate::own::listed_pid();
     if std::io::Write::write_fmt(&mut rest, format_args!("/proc/{program}/stat")).is_err() {
         return 0;
     }

@@ -65,12 +65,25 @@ impl Link {
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// The same, but rather not than to wait for the other side to read.
+    pub fn send_now(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(Errno::INVAL);
         }
-        let flags = SendFlags::NOSIGNAL;
         sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use linux_raw_sys::general as raw;
-use muninn_types::PageNo;
+use muninn_types::{PAGE_SIZE, PageNo};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::event::{self, MESSAGE_SIZE};
@@ -56,6 +56,16 @@ impl Userfaultfd {
 
     /// Whether a plain read waits. Only a device that does not can be waited for with a time limit
     /// ([`FaultDevice::wait`]).
+    /// Whether there still is a process whose memory this is. The kernel looks for that before it finds
+    /// that nothing is mapped where it is asked to put a page.
+    pub fn has_process(&self) -> bool {
+        const NOWHERE: PageRange = PageRange::new(PageNo(1), 1);
+        let page = [0u8; PAGE_SIZE];
+        // SAFETY: a page is readable, and nothing is ever mapped so low.
+        let refused = unsafe { self.copy(NOWHERE, page.as_ptr(), CopyMode::default()) };
+        !matches!(refused, Err(partial) if partial.cause == Cause::ProcessGone)
+    }
+
     pub fn set_blocking(&self, blocking: bool) -> Result<(), Errno> {
         let mut flags = rustix::fs::fcntl_getfl(&self.fd)?;
         flags.set(rustix::fs::OFlags::NONBLOCK, !blocking);
