@@ -79,7 +79,7 @@ impl Host {
         };
         let name = ShortText::lossy("fuzz", 8);
         let purpose = Purpose::Open { transport, name };
-        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 16], 1);
+        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 48], 1);
         loop {
             self.feed(&mut conn, &frame);
             let mut frames = FrameBuffer::default();
@@ -105,6 +105,7 @@ fuzz_target!(|bytes: &[u8]| {
         key: Key::none(),
         lease,
         max_sessions: 16,
+        max_sessions_of_source: 16,
         uid: 1,
         boot: 1,
     };

@@ -105,7 +105,8 @@ fn who_has_an_identity_is_let_in_by_its_role() {
     assert_eq!(told(server.clone(), &operator, observe()), "welcome");
     assert_eq!(
         told(server.clone(), &operator, open()),
-        "this is not permitted to you"
+        "not permitted: operator commands need the server's Unix socket and its user, or a key (an \
+         operator holds no memory: use a client's identity)"
     );
     // Of another operator, or with no more than a shared key, or with none.
     let foreign = identity(2, Role::Client, "batch", None);

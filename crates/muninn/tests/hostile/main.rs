@@ -6,3 +6,4 @@
 mod common;
 
 mod left_lying;
+mod over_tcp;

@@ -190,7 +190,9 @@ impl<B: Backing> Shard<B> {
                 let known = self.conns.get(&conn);
                 let standing = known.map_or(Standing::Anybody, |known| known.standing);
                 if !permits(standing, Action::Session) {
-                    return Err(Refusal::new(ErrorCode::NotPermitted));
+                    let refusal = Refusal::new(ErrorCode::NotPermitted);
+                    let why = "an operator holds no memory: use a client's identity";
+                    return Err(refusal.remark(why));
                 }
                 let identity = known.and_then(|known| known.identity.clone());
                 let owner = identity
