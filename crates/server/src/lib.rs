@@ -36,6 +36,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// So many sessions one client may have, unless told otherwise, even if they are all.
+const FEW_SESSIONS: usize = 64;
+
 /// Everything that can be chosen about a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -53,7 +56,7 @@ pub struct ServerConfig {
     pub lease: Duration,
     pub quotas: HashMap<String, Bytes>,
     pub max_sessions: usize,
-    /// Of one client, so that none can keep the others out; None: half of them.
+    /// Of one client, so that none can keep the others out; None: half of them, if these are many.
     pub max_sessions_of_source: Option<usize>,
     pub threads: usize,
     pub spin: Duration,
@@ -230,9 +233,8 @@ impl Server {
                 key: config.key.clone(),
                 lease: Nanos::from(config.lease),
                 max_sessions: config.max_sessions,
-                max_sessions_of_source: config
-                    .max_sessions_of_source
-                    .unwrap_or(config.max_sessions.div_ceil(2)),
+                max_sessions_of_source: (config.max_sessions_of_source)
+                    .unwrap_or((config.max_sessions / 2).max(FEW_SESSIONS)),
                 uid: muninn_sys::proc::own_uid(),
                 boot: muninn_sys::rand::u64(),
             },

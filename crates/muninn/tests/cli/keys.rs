@@ -59,7 +59,7 @@ fn a_wrong_key_and_no_key_say_what_to_do() {
 
 /// Makes an identity; what was said of it.
 fn made(place: &Place, args: &[&str]) -> serde_json::Value {
-    let ended = place.run(&[&["keygen", "--json"], args].concat());
+    let ended = place.run(&[&["keygen"], args, &["--json"]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     serde_json::from_str(&ended.out).unwrap()
 }

@@ -10,11 +10,15 @@ use crate::segment::MemfdBacking;
 use muninn_heap_agent::room::Room;
 use muninn_proto::server::Pool;
 use muninn_types::{Bytes, SessionId};
-use muninn_wire::{Refusal, ShortText, Transport};
+use muninn_wire::{ErrorCode, Refusal, ShortText, Transport};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Cut from the pool at a time, where a segment is not smaller. Less would fill the pool with crumbs.
 const STEP: u64 = 256 << 10;
+/// How long memory may take to be wiped, and between two looks whether it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Who holds it.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +59,32 @@ impl Allowance {
         }
     }
 
+    /// The same, for an agent's own thread, with nothing locked: memory that is only just being wiped
+    /// is waited for.
+    pub(super) fn set_when_wiped(&self, part: Part, bytes: u64) -> Result<(), Refusal> {
+        patiently(|| self.set(part, bytes))
+    }
+
+    /// Cuts pieces for so many bytes more, which a `set` that follows can then have without waiting.
+    pub(super) fn make_room(&self, more: u64) -> Result<(), Refusal> {
+        patiently(|| self.change(|parts| parts.iter().sum::<u64>().saturating_add(more), true))
+    }
+
     /// From now on a part holds this many bytes. Refused, it holds what it held.
     pub(super) fn set(&self, part: Part, bytes: u64) -> Result<(), Refusal> {
+        let total = |parts: &mut [u64; 3]| {
+            parts[part as usize] = bytes;
+            parts
+                .iter()
+                .fold(0, |sum: u64, part| sum.saturating_add(*part))
+        };
+        self.change(total, false)
+    }
+
+    fn change(&self, total: impl FnOnce(&mut [u64; 3]) -> u64, keep: bool) -> Result<(), Refusal> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let others: u64 = held.parts.iter().sum::<u64>() - held.parts[part as usize];
-        let needed = others.saturating_add(bytes);
+        let mut parts = held.parts;
+        let needed = total(&mut parts);
         let mut have: u64 = held.pieces.iter().map(|piece| piece.bytes()).sum();
         let had = held.pieces.len();
         while have < needed {
@@ -83,10 +108,11 @@ impl Allowance {
                 }
             }
         }
-        held.parts[part as usize] = bytes;
+        held.parts = parts;
         // Kept for a while: what shrinks mostly grows again.
         let mut back = Vec::new();
         while let Some(last) = held.pieces.last().map(|piece| piece.bytes())
+            && !keep
             && have - last >= 2 * needed + STEP
         {
             have -= last;
@@ -103,9 +129,22 @@ impl Allowance {
     }
 }
 
+/// Again and again while the pool says that it only has to wipe.
+fn patiently(mut attempt: impl FnMut() -> Result<(), Refusal>) -> Result<(), Refusal> {
+    let ends = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(refusal) if refusal.code == ErrorCode::TryAgain && Instant::now() < ends => {
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
 /// The task under way asks.
 impl Room for &Allowance {
     fn may_hold(&mut self, bytes: u64) -> bool {
-        self.set(Part::Task, bytes).is_ok()
+        self.set_when_wiped(Part::Task, bytes).is_ok()
     }
 }

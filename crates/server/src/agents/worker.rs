@@ -55,7 +55,7 @@ impl Worker {
         desk.moved_bytes.store(self.agent.moved_bytes, Relaxed);
         desk.discarded.store(self.agent.discarded_traces, Relaxed);
         let most = Agent::<GrantWords>::memory_max(self.agent.geometry(), self.agent.me());
-        let kept = desk.allowance.set(Part::Kept, now.max(most));
+        let kept = desk.allowance.set_when_wiped(Part::Kept, now.max(most));
         kept.map_err(|refusal| refusal.to_string())
     }
 
@@ -88,6 +88,10 @@ impl Worker {
             let result = self.agent.run(task, &input, &mut room);
             let result = result.map_err(|e| e.to_string());
             drop(input);
+            if let Ok(result) = &result {
+                let room = self.desk.allowance.make_room(result.capacity() as u64);
+                room.map_err(|refusal| refusal.to_string())?;
+            }
             let mut inbox = self.desk.lock();
             inbox.pending -= 1;
             match result {
@@ -134,6 +138,8 @@ impl Worker {
             let due = count >= GHOSTS || count > 0 && (!more || trace.is_full());
             if taken && due {
                 let words = trace.take_ghosts(server);
+                let room = self.desk.allowance.make_room(8 * words.len() as u64);
+                room.map_err(|refusal| refusal.to_string())?;
                 let mut inbox = self.desk.lock();
                 inbox.more_ghosts = trace.ghosts.iter().any(waits);
                 let told = self.desk.send(&mut inbox, server as u32, &words);
@@ -145,7 +151,7 @@ impl Worker {
             // One object refers to more than may wait.
             trace.ghosts_max *= 2;
             let room = 16 * trace.ghosts_max as u64;
-            let held = self.desk.allowance.set(Part::Task, room);
+            let held = self.desk.allowance.set_when_wiped(Part::Task, room);
             held.map_err(|refusal| refusal.to_string())?;
         }
         let left = trace.ghosts.iter().any(waits);
@@ -163,7 +169,7 @@ impl Worker {
     fn background(&mut self) -> Result<bool, String> {
         let bytes = self.agent.geometry().region_bytes();
         // A stack of a word for each granule at most.
-        let room = self.desk.allowance.set(Part::Task, bytes);
+        let room = self.desk.allowance.set_when_wiped(Part::Task, bytes);
         room.map_err(|refusal| refusal.to_string())?;
         let started = clock::now();
         let worked = self.agent.trace_next_region().map_err(|e| e.to_string())?;

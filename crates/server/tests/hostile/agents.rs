@@ -70,7 +70,14 @@ impl Attacker {
 
     fn attach_small(&mut self) -> Result<Vec<u8>, ErrorCode> {
         let region = self.raw.grant(64 << 10).grant.0;
-        self.attach(small_heap(), &[region])
+        let ends = Instant::now() + PATIENCE;
+        loop {
+            match self.attach(small_heap(), &[region]) {
+                // What others have only just given back is being wiped.
+                Err(ErrorCode::TryAgain) if Instant::now() < ends => {}
+                done => return done,
+            }
+        }
     }
 }
 
@@ -123,6 +130,7 @@ fn input_of_an_agent_is_memory_of_the_pool() {
         assert!(appended < 64 << 20, "four times the server's memory");
         match attacker.ask(Ask::Append { len: 1 << 20 }) {
             Ok(_) => appended += 1 << 20,
+            Err(ErrorCode::TryAgain) => std::thread::sleep(Duration::from_millis(1)),
             Err(code) => break code,
         }
     };

@@ -104,6 +104,7 @@ fn a_quota_counts_segments_that_one_page_pins() {
 fn one_source_cannot_have_all_sessions() {
     let config = ServerConfig {
         max_sessions: 40,
+        max_sessions_of_source: Some(20),
         ..config(Bytes::mib(16))
     };
     let local = Local::start(config);

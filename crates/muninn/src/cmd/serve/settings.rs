@@ -75,7 +75,8 @@ pub struct Args {
     #[arg(long, env = "MUNINN_MAX_SESSIONS", value_name = "N")]
     pub max_sessions: Option<usize>,
 
-    /// Sessions at most of one client: a user of this machine, or an address [default: half of all]
+    /// Sessions at most of one client: a user of this machine, or an address [default: half of all,
+    /// at least 64]
     #[arg(long, env = "MUNINN_MAX_SESSIONS_PER_CLIENT", value_name = "N")]
     pub max_sessions_per_client: Option<usize>,
 
