@@ -134,12 +134,14 @@ pub fn run(args: &Args) -> Outcome {
             (path, sign(&signer(operator)?, Role::Client, name, quota)?)
         }
         What::Trust { path, public } => {
-            return change(args, path, |own| Ok(own.trust(parse_public(public)?)));
+            let public = parse_public(public)?;
+            return change(args, path, |own| own.trust(public));
         }
         What::Distrust { path, public } => {
-            return change(args, path, |own| Ok(own.distrust(parse_public(public)?)));
+            let public = parse_public(public)?;
+            return change(args, path, |own| own.distrust(public));
         }
-        What::Revoke { path, id } => return change(args, path, |own| Ok(own.revoke(id))),
+        What::Revoke { path, id } => return change(args, path, |own| own.revoke(id)),
     };
     key_file::write_new(path, &own.to_text())?;
     report(args, path, &own);
@@ -205,13 +207,9 @@ fn parse_public(text: &str) -> Result<[u8; 32], Failure> {
 }
 
 /// Changes an identity's file, in one step for whoever reads it.
-fn change(
-    args: &Args,
-    path: &Path,
-    how: impl FnOnce(&mut Credentials) -> Result<(), Failure>,
-) -> Outcome {
+fn change(args: &Args, path: &Path, how: impl FnOnce(&mut Credentials)) -> Outcome {
     let mut own = identity(path)?;
-    how(&mut own)?;
+    how(&mut own);
     // An identity that believes nobody is of no use, and would not be read again.
     Key::from_file_contents(own.to_text().as_bytes())
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
