@@ -114,6 +114,12 @@ impl Place {
         }
     }
 
+    /// Processes that the job has now, as far as is known.
+    pub(crate) fn living(&self) -> u64 {
+        let seen = self.page.board.processes.load(Ordering::Relaxed);
+        seen.saturating_add(newcomers(&self.page))
+    }
+
     /// Processes that ever came to the job.
     pub(crate) fn attached(&self) -> u64 {
         self.page.attached.load(Ordering::Relaxed)

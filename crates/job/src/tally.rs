@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Kinds of memory are first measured this long after the start: most processes have ended by then.
 const KINDS_AFTER: Nanos = Nanos::millis(20);
+/// How long they may wait for leisure.
+const KINDS_PATIENCE: Nanos = Nanos::millis(300);
 /// They are measured again when memory has changed by this part, and by this much.
 const KINDS_CHANGE_PART: u64 = 16;
 const KINDS_CHANGE_MIN: Bytes = Bytes::kib(256);
@@ -67,11 +69,13 @@ impl Tally {
     }
 
     /// Publishes what this process holds, each page once in the job.
-    pub fn note(&mut self, statm: &Statm, now: Nanos) {
+    /// `at_leisure`: what takes milliseconds to measure may be measured now.
+    pub fn note(&mut self, statm: &Statm, now: Nanos, at_leisure: bool) {
         let sample = Sample {
             resident: statm.private_resident().0,
             faults: proc::minor_faults(),
             processes: self.place.attached(),
+            living: self.place.living(),
         };
         if std::mem::take(&mut self.forked) {
             self.once = Once::forked(sample, now);
@@ -89,11 +93,11 @@ impl Tally {
         counters.resident_peak_bytes.fetch_max(counted, Relaxed);
         counters.shared_bytes.store(shared, Relaxed);
         self.place.note_footprint();
-        self.note_kinds(statm, now);
+        self.note_kinds(statm, now, at_leisure);
     }
 
     /// Publishes the kinds of memory, when much has changed and it may cost something again.
-    fn note_kinds(&mut self, statm: &Statm, now: Nanos) {
+    fn note_kinds(&mut self, statm: &Statm, now: Nanos, at_leisure: bool) {
         let held = (
             statm.private_resident().0,
             Bytes::pages(statm.shared_pages).0,
@@ -104,7 +108,8 @@ impl Tally {
         let changed = self
             .kinds_at
             .is_none_or(|at| much(at.0, held.0) || much(at.1, held.1));
-        self.kinds_owed = changed && now < self.kinds_allowed;
+        let latest = self.kinds_allowed.saturating_add(KINDS_PATIENCE);
+        self.kinds_owed = changed && (now < self.kinds_allowed || !at_leisure && now < latest);
         if !changed || self.kinds_owed {
             return;
         }
@@ -112,7 +117,7 @@ impl Tally {
         if let Ok(kinds) = self.kinds.measure() {
             self.place.counters().note_kinds(&kinds);
         }
-        self.kinds_allowed = Budget::KINDS.next(now, clock::now());
+        self.kinds_allowed = Budget::KINDS.next(now, clock::now(), self.place.living());
     }
 }
 
@@ -133,7 +138,7 @@ mod tests {
             .unwrap();
         let statm = StatmReader::open().unwrap().read().unwrap();
         let mut tally = Tally::new(&place);
-        tally.note(&statm, clock::now());
+        tally.note(&statm, clock::now(), true);
         let seen = place.counters().snapshot();
         assert_eq!(seen.resident_bytes, statm.private_resident().0);
         assert_eq!(seen.shared_bytes, 0);
@@ -141,7 +146,7 @@ mod tests {
         // As a child would: all of it is the parent's, but for what it has written to since.
         MAKER.store(1, Relaxed);
         let mut tally = Tally::new(&place);
-        tally.note(&statm, clock::now());
+        tally.note(&statm, clock::now(), true);
         let seen = place.counters().snapshot();
         assert_eq!(seen.shared_bytes, tally.shared().0);
         assert_eq!(

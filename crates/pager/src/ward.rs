@@ -31,7 +31,8 @@ use muninn_sys::proc;
 use muninn_sys::rand;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
+    Cause, CopyMode, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, Userfaultfd,
+    Wake,
 };
 use muninn_types::{Bytes, Class, GrantId, Nanos, PAGE_SIZE, PageNo, ServerId};
 use muninn_wire::MAX_GRANTS;
@@ -45,8 +46,13 @@ pub const HERITAGE: &[u8] = b"heritage";
 pub const DONE: &[u8] = b"done";
 /// How long a server may take to issue a ticket.
 const SHARE_DEADLINE: Duration = Duration::from_secs(10);
+/// Far pages that a ward is brought before it waits for its companion, and for how long it does.
+const SERVED_MAX: u64 = 256;
+const COMPANION_PATIENCE: Nanos = Nanos::millis(200);
 /// How long a ward's change may keep its pages from being poisoned.
 const POISON_PATIENCE: Nanos = Nanos::millis(1000);
+/// Between two looks at which slots need no longer be pinned.
+const PIN_PAUSE: Nanos = Nanos::millis(50);
 /// Between two looks at everything while there are wards.
 const WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before looking again whether a ward has ended: first, and at most.
@@ -66,6 +72,13 @@ struct Ward {
     link: Option<Link>,
     /// By which it may read its memory; used when it has begun.
     tickets: Vec<Ticket>,
+    /// It has asked for its name at our door: its companion is coming, which can evict, too.
+    expected: bool,
+    /// Far pages that we brought it.
+    served: u64,
+    /// Threads that wait for its companion, and since when.
+    waiting: Vec<Fault>,
+    waiting_since: Nanos,
     probe_at: Nanos,
     probe_pause: Nanos,
 }
@@ -78,6 +91,9 @@ pub struct Wards {
     wards: Vec<Ward>,
     /// Grants are shared with somebody's companion, and are not to come or go.
     handing_over: bool,
+    /// There are fewer wards than those for whose sake slots are pinned, and when to look at that again.
+    overpinned: bool,
+    pin_at: Nanos,
 }
 
 impl Wards {
@@ -117,6 +133,32 @@ impl Wards {
 }
 
 impl Ward {
+    /// Whether a thread is to wait for the ward's companion: we can only bring pages, and a child that
+    /// reads all that its parent has would be above every limit before its own pager begins.
+    fn is_to_wait(&mut self, fault: &Fault) -> bool {
+        if !self.expected || self.served < SERVED_MAX || self.snapshot.find(fault.page()).is_none()
+        {
+            return false;
+        }
+        if self.waiting.is_empty() {
+            self.waiting_since = clock::now();
+        }
+        true
+    }
+
+    /// Lets threads ask again that wait for the companion.
+    fn let_go(&mut self) {
+        for fault in self.waiting.drain(..) {
+            let _ = self.device.wake(PageRange::one(fault.page()));
+        }
+    }
+
+    /// Nothing came of a companion: it stays our ward.
+    fn is_late(&self) -> bool {
+        let waited = clock::now().saturating_sub(self.waiting_since);
+        !self.waiting.is_empty() && waited > COMPANION_PATIENCE
+    }
+
     /// Whoever touches these pages from now on is ended, unless they are there.
     fn poison(&self, range: PageRange) {
         let mut events = EventBuffer::new();
@@ -171,6 +213,10 @@ impl Actor {
             thread: None,
             link: None,
             tickets: Vec::new(),
+            expected: false,
+            served: 0,
+            waiting: Vec::new(),
+            waiting_since: Nanos(0),
             probe_at: clock::now(),
             probe_pause: PROBE_FIRST,
         });
@@ -199,10 +245,15 @@ impl Actor {
             self.shared.hold_grants(false);
         }
         self.wards.handing_over = handing_over;
-        if fewer {
+        self.wards.overpinned |= fewer;
+        // All pages of all wards are looked at: not for each of hundreds that end one after the other.
+        let now = clock::now();
+        if self.wards.overpinned && (wards.is_empty() || now > self.wards.pin_at) {
             let pages = wards.iter().flat_map(|ward| &ward.snapshot.pages);
             self.engine.slots.pin_only(pages.map(|far| far.slot));
             self.scattered = true;
+            self.wards.overpinned = false;
+            self.wards.pin_at = now + PIN_PAUSE;
         }
         if wards.is_empty() {
             self.shared.want_small_grants(false);
@@ -261,6 +312,10 @@ impl Actor {
     /// Whether the child still needs us.
     fn attend(&mut self, ward: &mut Ward) -> bool {
         let Some(link) = &ward.link else {
+            if ward.is_late() {
+                ward.expected = false;
+                ward.let_go();
+            }
             self.answer_for(ward);
             return Actor::is_alive(ward);
         };
@@ -318,7 +373,9 @@ impl Actor {
                 let _ = ward.device.wake(range);
                 continue;
             }
-            if let Err(why) = self.fill_for(ward, fault.page()) {
+            if ward.is_to_wait(&fault) {
+                ward.waiting.push(fault);
+            } else if let Err(why) = self.fill_for(ward, fault.page()) {
                 self.shared.end_child(fault.thread, &why);
             }
         }
@@ -335,12 +392,14 @@ impl Actor {
         self.take_in(device, snapshot);
     }
 
-    fn fill_for(&mut self, ward: &Ward, page: PageNo) -> Result<(), String> {
+    fn fill_for(&mut self, ward: &mut Ward, page: PageNo) -> Result<(), String> {
         let to = PageRange::one(page);
         let mut near: Box<Page> = Box::new([0; PAGE_SIZE]);
         if page == self.shared.mailbox() {
+            ward.expected = true;
             *near = Letter::new(ward.token, self.wards.name).to_page();
         } else if let Some(far) = ward.snapshot.find(page) {
+            ward.served += 1;
             let grant = ward.snapshot.grant_of(far.slot);
             let transfer = Transfer {
                 grant: grant.ok_or("its grant is gone")?,
@@ -398,7 +457,10 @@ impl Actor {
             .map_err(|e| e.to_string())?
             .into_fd();
         link.send(HERITAGE, &[ward.device.as_fd(), file.as_fd()])
-            .map_err(|e| e.to_string())
+            .map_err(|e| e.to_string())?;
+        // They ask again, and its companion hears them.
+        ward.let_go();
+        Ok(())
     }
 }
 /// Lists of grants for requests of their own, with those in one that are mapped together.

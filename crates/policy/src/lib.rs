@@ -9,6 +9,7 @@ pub mod admission;
 pub mod evict;
 pub mod first_touch;
 pub mod fit;
+pub mod hold;
 pub mod kinds;
 pub mod once;
 pub mod pace;

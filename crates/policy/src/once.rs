@@ -31,21 +31,22 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// At most every 50 ms, and at most 1 % of a CPU.
+    /// At most every 50 ms, and at most 1 % of a CPU for all processes of a job together.
     pub const SHARED_PAGES: Budget = Budget {
         apart_min: Nanos::millis(50),
         parts: 100,
     };
-    /// At most every 100 ms, and at most 1 % of a CPU.
+    /// At most every 100 ms, and at most 1 % of a CPU for all processes of a job together.
     pub const KINDS: Budget = Budget {
         apart_min: Nanos::millis(100),
         parts: 100,
     };
 
-    /// When it may be done again that was begun and ended at these times.
-    pub fn next(&self, begun: Nanos, ended: Nanos) -> Nanos {
+    /// When it may be done again that was begun and ended at these times, by one of so many processes.
+    pub fn next(&self, begun: Nanos, ended: Nanos, processes: u64) -> Nanos {
         let cost = ended.saturating_sub(begun);
-        let apart = Nanos(cost.0.saturating_mul(self.parts)).max(self.apart_min);
+        let parts = self.parts.saturating_mul(processes.max(1));
+        let apart = Nanos(cost.0.saturating_mul(parts)).max(self.apart_min);
         begun.saturating_add(apart)
     }
 }
@@ -57,8 +58,9 @@ pub struct Sample {
     pub resident: u64,
     /// Minor faults ever.
     pub faults: u64,
-    /// Processes that ever came to the job.
+    /// Processes that ever came to the job, and those that are there now.
     pub processes: u64,
+    pub living: u64,
 }
 
 /// What is carried from one measurement to the next.
@@ -106,7 +108,7 @@ impl Once {
 
     /// `shared` bytes of what is resident are counted by others. Measured between these times.
     pub fn handle_measured(&mut self, sample: Sample, shared: u64, begun: Nanos, ended: Nanos) {
-        self.allowed = Budget::SHARED_PAGES.next(begun, ended);
+        self.allowed = Budget::SHARED_PAGES.next(begun, ended, sample.living);
         // Who shares nothing begins to only by forking, and then somebody comes.
         self.due = (shared > 0).then_some(self.allowed);
         self.measured = (shared > 0).then_some(Measured { sample, shared });
@@ -138,6 +140,7 @@ mod tests {
             resident,
             faults,
             processes,
+            living: 1,
         }
     }
 
@@ -193,7 +196,7 @@ mod tests {
 
         #[test]
         fn a_budget_is_kept(begun in 0u64..1 << 40, cost in 0u64..1 << 30) {
-            let next = Budget::SHARED_PAGES.next(Nanos(begun), Nanos(begun + cost));
+            let next = Budget::SHARED_PAGES.next(Nanos(begun), Nanos(begun + cost), 1);
             prop_assert!(next.0 - begun >= cost * 100 && next.0 - begun >= 50_000_000);
         }
     }

@@ -13,12 +13,17 @@ fn companions_are_killed(flags: &[&str]) {
     let place = open_place();
     let flags = [&["--local", "16MiB"], flags].concat();
     let run = start(&place, &flags, &[&program("companion_killed")]);
+    run.until("much is far", || run.job().total().evicted > 4096);
+    let filled = || run.out().contains("filled\n");
+    run.until("it is filled", filled);
+    let pid = *run.programs().first().expect("the program");
+    PidFd::open(pid as i32).unwrap().send(Signal::USR1).unwrap();
     run.until("it has forked", || run.out().contains("forked "));
     run.until("the fork was followed", || run.job().total().forks > 0);
     let out = run.out();
     let child = out
         .split_whitespace()
-        .nth(1)
+        .last()
         .and_then(|pid| pid.parse().ok());
     let child = PidFd::open(child.expect("the number of the child")).unwrap();
     let family = descendants(run.pid() as i32);

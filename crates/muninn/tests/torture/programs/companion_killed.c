@@ -11,10 +11,12 @@ int main(void) {
     sigprocmask(SIG_BLOCK, &go, NULL);
     at = take(MUCH);
     fill(at, MUCH, 1);
+    say("filled\n");
+    int signal;
+    sigwait(&go, &signal);
     pid_t child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     MUST(child >= 0);
     if (child == 0) {
-        int signal;
         sigwait(&go, &signal);
         CHECK(at, MUCH, 1, "child");
         say("the child is right\n");
