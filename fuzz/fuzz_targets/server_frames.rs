@@ -71,7 +71,7 @@ impl Host {
     fn open(&mut self, id: u64, transport: Transport) -> Conn {
         let id = ConnId(id);
         let peer = Peer::Unix { uid: 1 };
-        assert!(self.shard.accepted(id, peer, self.now));
+        self.shard.accepted(id, peer, self.now);
         let mut conn = Conn {
             id,
             inbound: Inbound::default(),
@@ -79,7 +79,7 @@ impl Host {
         };
         let name = ShortText::lossy("fuzz", 8);
         let purpose = Purpose::Open { transport, name };
-        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 16], 1);
+        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 48], 1);
         loop {
             self.feed(&mut conn, &frame);
             let mut frames = FrameBuffer::default();
@@ -105,6 +105,7 @@ fuzz_target!(|bytes: &[u8]| {
         key: Key::none(),
         lease,
         max_sessions: 16,
+        max_sessions_of_source: 16,
         uid: 1,
         boot: 1,
     };
@@ -122,7 +123,7 @@ fuzz_target!(|bytes: &[u8]| {
         host.open(3, Transport::Shm),
     ];
     let stranger = ConnId(4);
-    host.shard.accepted(stranger, Peer::Tcp, host.now);
+    host.shard.accepted(stranger, Peer::LOOPBACK, host.now);
     conns.push(Conn {
         id: stranger,
         inbound: Inbound::default(),

@@ -10,7 +10,8 @@ use crate::bytes::{Reader, Short, Writer};
 use crate::command::Task;
 use crate::evacuate::{EvacuateError, Evacuator, Order, ToSpace, evacuate_tablet};
 use crate::layout::{Geometry, Header, TypeDescriptor, Types};
-use crate::trace::{Tracer, trace_region};
+use crate::room::{NoRoom, Room, STEP, hold, settle};
+use crate::trace::{STACK_MAX, Tracer, trace_region};
 use crate::words::{Gone, View, Words};
 use std::collections::{HashMap, VecDeque};
 
@@ -39,6 +40,8 @@ pub enum AgentError {
     NoTrace,
     #[error("too many types")]
     TooManyTypes,
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
 }
 
 /// Version of a region's tag, and whether pages are on their way into it (Semeru §4.2).
@@ -46,6 +49,9 @@ fn tag(words: &impl Words, geometry: &Geometry, region: u32) -> Result<(bool, u3
     let word = words.load(geometry.region_start(region))?;
     Ok((word as u32 != 0, (word >> 32) as u32))
 }
+
+/// References for other servers that may wait while a trace goes on.
+const GHOSTS_MAX: usize = 1 << 17;
 
 #[derive(Debug)]
 pub struct Agent<W> {
@@ -70,6 +76,8 @@ pub struct Agent<W> {
     pub moved_bytes: u64,
     pub traced_objects: u64,
     peak_bytes: u64,
+    /// What the descriptions of types take, from above.
+    types_bytes: u64,
 }
 
 impl<W: Words> Agent<W> {
@@ -93,11 +101,17 @@ impl<W: Words> Agent<W> {
             moved_bytes: 0,
             traced_objects: 0,
             peak_bytes: 0,
+            types_bytes: 0,
         }
     }
 
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// The number of this server.
+    pub fn me(&self) -> u32 {
+        self.me
     }
 
     fn mine(&self, region: u32) -> Result<u32, AgentError> {
@@ -109,25 +123,47 @@ impl<W: Words> Agent<W> {
         }
     }
 
+    /// The most that an agent of this shape holds between tasks: bitmaps of its own regions, a few
+    /// words for each region of the heap, and the stack.
+    pub fn memory_max(geometry: &Geometry, me: u32) -> u64 {
+        let (all, own) = (u64::from(geometry.regions), geometry.own_regions(me));
+        let own = own.len() as u64;
+        let bitmap = u64::from(geometry.granules()) / 8 + 64;
+        let links = all / 8 + 64;
+        // Targets, marks, and a copy of one region's; links twice while they are worked out anew.
+        let maps = own * (2 * bitmap + links) + bitmap + 4 * links;
+        maps + all * 96 + own * 160 + STACK_MAX as u64 * 16
+    }
+
     /// Memory of the agent itself, now and at its most.
     pub fn memory_bytes(&mut self) -> (u64, u64) {
         let maps = self.targets.iter().chain(&self.links).flatten();
         let maps: u64 = maps.map(Bitmap::bytes).sum();
         let slots = (self.targets.len() + self.links.len()) as u64 * 24;
         let trace = self.trace.as_ref().map_or(0, Tracer::memory_bytes);
-        let now = maps + slots + trace + 8 * self.roots.capacity() as u64;
+        let lists = 8 * self.roots.capacity() + 4 * self.schedule.capacity();
+        let now = maps + slots + trace + self.types_bytes + lists as u64;
         self.peak_bytes = self.peak_bytes.max(now);
         (now, self.peak_bytes)
     }
 
-    /// Does a task; its result.
-    pub fn run(&mut self, task: Task, input: &[u8]) -> Result<Vec<u8>, AgentError> {
+    /// Does a task; its result. What it holds meanwhile, beside what the agent keeps, is asked for.
+    pub fn run(
+        &mut self,
+        task: Task,
+        input: &[u8],
+        room: &mut dyn Room,
+    ) -> Result<Vec<u8>, AgentError> {
+        // What is read from the input is a small multiple of it.
+        hold(room, 4 * input.len() as u64)?;
         let mut r = Reader::new(input);
         let mut out = Writer::default();
         match task {
             Task::Types => {
+                self.types_bytes += input.len() as u64;
                 while !r.is_empty() {
                     let descriptor = TypeDescriptor::decode(&mut r)?;
+                    self.types_bytes += 64;
                     self.types.add(descriptor).ok_or(AgentError::TooManyTypes)?;
                 }
             }
@@ -144,6 +180,7 @@ impl<W: Words> Agent<W> {
                 for word in r.words()? {
                     trace.visit(&view, word);
                 }
+                trace.ghosts_max = GHOSTS_MAX;
                 self.trace = Some(trace);
             }
             Task::TraceEnd => {
@@ -161,6 +198,10 @@ impl<W: Words> Agent<W> {
                 let trace = self.trace.as_ref().ok_or(AgentError::NoTrace)?;
                 while !r.is_empty() {
                     let unit = self.mine(r.u32()?)?;
+                    hold(
+                        room,
+                        2 * out.0.len() as u64 + u64::from(self.geometry.granules()),
+                    )?;
                     match trace.marks.map(unit) {
                         Some(map) => out.words(map.words()),
                         None => out.words(&[]),
@@ -196,14 +237,16 @@ impl<W: Words> Agent<W> {
                 while !r.is_empty() {
                     let region = self.mine(r.u32()?)?;
                     if !self.estimates.contains_key(&region) {
+                        // A stack of a word for each granule at most.
+                        hold(room, self.geometry.region_bytes())?;
                         self.estimate(region)?;
                     }
                     out.u64(self.estimates[&region]);
                 }
             }
-            Task::Evacuate => self.evacuate(&mut r, &mut out)?,
-            Task::Update => self.update(&mut r, &mut out)?,
-            Task::Rebuild => self.rebuild(&mut out)?,
+            Task::Evacuate => self.evacuate(&mut r, &mut out, room)?,
+            Task::Update => self.update(&mut r, &mut out, room)?,
+            Task::Rebuild => self.rebuild(&mut out, room)?,
         }
         self.memory_bytes();
         Ok(out.0)
@@ -295,7 +338,12 @@ impl<W: Words> Agent<W> {
 
     /// Empties regions (Semeru's task 2). Input: order, from, to, regions emptied anywhere, roots.
     /// Output: to-spaces, regions kept, forwards, targets at other servers.
-    fn evacuate(&mut self, r: &mut Reader<'_>, out: &mut Writer) -> Result<(), AgentError> {
+    fn evacuate(
+        &mut self,
+        r: &mut Reader<'_>,
+        out: &mut Writer,
+        room: &mut dyn Room,
+    ) -> Result<(), AgentError> {
         let order = if r.u8()? == 0 {
             Order::Depth
         } else {
@@ -320,7 +368,7 @@ impl<W: Words> Agent<W> {
         }
         let roots = r.words()?;
         let view = view!(self);
-        let mut evacuator = Evacuator::new(&self.geometry, &from, to, order);
+        let mut evacuator = Evacuator::new(&self.geometry, &from, to, order, room);
         let mut new_targets = Vec::new();
         for word in roots {
             evacuator.forward(&view, word)?;
@@ -338,7 +386,9 @@ impl<W: Words> Agent<W> {
         // What was copied may refer to other regions than where it was did.
         let mut foreign = Vec::new();
         let mut links = Vec::new();
-        for (_, at) in &evacuator.forwards {
+        let (mut settle_links, mut settle_foreign, mut settle_targets) = (0, 0, 0);
+        for index in 0..evacuator.forwards.len() {
+            let at = &evacuator.forwards[index].1;
             let here = self.geometry.region_of(*at);
             let Some((header, _)) = view.object(*at)? else {
                 return Err(EvacuateError::NoObject(*at).into());
@@ -352,10 +402,19 @@ impl<W: Words> Agent<W> {
                     } else if !emptied.get(there) {
                         foreign.push(word);
                     }
+                    settle(&mut links, &mut settle_links);
+                    settle(&mut foreign, &mut settle_foreign);
+                    settle(&mut new_targets, &mut settle_targets);
                 }
                 Ok(())
             })?;
+            if index.is_multiple_of(STEP) {
+                let lists = links.capacity() + foreign.capacity() + new_targets.capacity();
+                evacuator.hold(16 * lists as u64)?;
+            }
         }
+        // The result says of each object where it went.
+        evacuator.hold(40 * evacuator.forwards.len() as u64)?;
         evacuator.restore_kept(&view)?;
         for region in &from {
             if !evacuator.is_kept(*region) {
@@ -398,7 +457,12 @@ impl<W: Words> Agent<W> {
 
     /// Rewrites references to what was moved. Input: regions emptied anywhere, forwards, targets
     /// that other servers found. Output: pages that were changed.
-    fn update(&mut self, r: &mut Reader<'_>, out: &mut Writer) -> Result<(), AgentError> {
+    fn update(
+        &mut self,
+        r: &mut Reader<'_>,
+        out: &mut Writer,
+        room: &mut dyn Room,
+    ) -> Result<(), AgentError> {
         let mut emptied = Bitmap::new(self.geometry.regions);
         for _ in 0..r.u32()? {
             let region = r.u32()?;
@@ -414,8 +478,8 @@ impl<W: Words> Agent<W> {
         for word in r.words()? {
             self.add_target(word);
         }
-        let mut pages = Vec::new();
-        let mut found = Vec::new();
+        let (mut pages, mut found) = (Vec::new(), Vec::new());
+        let (mut settle_pages, mut settle_found) = (0, 0);
         let view = view!(self);
         let touches = |region: u32| {
             let links = self.links[region as usize].as_ref();
@@ -442,6 +506,7 @@ impl<W: Words> Agent<W> {
                         if now != word {
                             view.words.store(slot, now)?;
                             pages.push((slot >> 12) as u32);
+                            settle(&mut pages, &mut settle_pages);
                         }
                     }
                     let there = self.geometry.region_of(now);
@@ -449,11 +514,14 @@ impl<W: Words> Agent<W> {
                         links.set(there);
                         if now != word && self.geometry.server_of(there) == self.me {
                             found.push(now);
+                            settle(&mut found, &mut settle_found);
                         }
                     }
                     Ok(())
                 })
             })?;
+            let lists = (12 * pages.capacity() + 16 * found.capacity()) as u64;
+            hold(room, 48 * forwards.len() as u64 + lists)?;
             walked.push((*region, links));
         }
         for (region, links) in walked {
@@ -469,10 +537,11 @@ impl<W: Words> Agent<W> {
 
     /// All targets and links anew, from marked objects alone: what only dead objects refer to is no
     /// target any more. Output: targets at other servers.
-    fn rebuild(&mut self, out: &mut Writer) -> Result<(), AgentError> {
+    fn rebuild(&mut self, out: &mut Writer, room: &mut dyn Room) -> Result<(), AgentError> {
         let trace = self.trace.take().ok_or(AgentError::NoTrace)?;
         let view = view!(self);
         let (mut found, mut links, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut settle_found, mut settle_links, mut settle_foreign) = (0, 0, 0);
         for region in 0..self.geometry.regions {
             let start = self.geometry.region_start(region);
             for granule in trace.marks.map(region).into_iter().flat_map(Bitmap::iter) {
@@ -487,13 +556,18 @@ impl<W: Words> Agent<W> {
                         } else {
                             foreign.push(word);
                         }
+                        settle(&mut links, &mut settle_links);
+                        settle(&mut found, &mut settle_found);
+                        settle(&mut foreign, &mut settle_foreign);
                     }
                     Ok(())
                 })?;
             }
-            links.sort_unstable();
-            links.dedup();
+            let lists = found.capacity() + links.capacity() + foreign.capacity();
+            hold(room, 24 * lists as u64)?;
         }
+        links.sort_unstable();
+        links.dedup();
         self.targets.fill(None);
         self.links.fill(None);
         self.estimates.clear();

@@ -1,7 +1,4 @@
-//! What a heap asks of its agents. The first byte of a body says what it is.
-//!
-//! Bodies are short; what is long goes through a *scratch* grant: the heap writes it there and says
-//! [`Op::Append`], or runs something and reads the result after [`Op::Fetch`].
+//! Numbers of what a heap asks of its agents; [`crate::message`] says what goes with each.
 
 use crate::bytes::Short;
 
@@ -20,8 +17,7 @@ macro_rules! ops {
 }
 
 ops! {
-    /// Start an agent: geometry, number of this server, servers, token, scratch grant. The input
-    /// is the list of grants: of regions, then of tablets, then addresses of all servers.
+    /// Start an agent.
     Attach = 1,
     /// Take this many bytes of the scratch grant as input of what comes next.
     Append = 2,
@@ -31,8 +27,8 @@ ops! {
     Poll = 4,
     /// Put the result from this offset on into the scratch grant.
     Fetch = 5,
-    /// References to trace, from another server's agent: token, words.
-    Deliver = 6,
+    /// Take references that belong to another server, to hand them over there.
+    Ghosts = 6,
     /// References to trace, from the heap: the input.
     Roots = 7,
     /// What the agent has used and done.
@@ -81,7 +77,3 @@ tasks! {
     /// Semeru: work out all targets anew from the marks of a full trace.
     Rebuild = 12,
 }
-
-/// Longest list of words in a [`Op::Deliver`].
-pub const DELIVER_MAX: usize = 120;
-pub const TOKEN_LEN: usize = 16;

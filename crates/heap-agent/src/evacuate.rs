@@ -10,6 +10,7 @@
 
 use crate::bitmap::Bitmap;
 use crate::layout::{Geometry, Header, REGION_HEAD};
+use crate::room::{NoRoom, Room, STEP, hold};
 use crate::words::{Gone, View, Words};
 use std::collections::{HashSet, VecDeque};
 
@@ -30,6 +31,8 @@ pub enum EvacuateError {
     Gone(#[from] Gone),
     #[error("place {0:#x} of the heap holds no object")]
     NoObject(u64),
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
 }
 
 /// A region that objects are copied into.
@@ -41,7 +44,8 @@ pub struct ToSpace {
 }
 
 #[derive(Debug)]
-pub struct Evacuator {
+pub struct Evacuator<'r> {
+    room: &'r mut dyn Room,
     /// Regions that are emptied.
     from: Bitmap,
     to: Vec<ToSpace>,
@@ -57,13 +61,20 @@ pub struct Evacuator {
     pub forwards: Vec<(u64, u64)>,
 }
 
-impl Evacuator {
-    pub fn new(geometry: &Geometry, from: &[u32], to: Vec<ToSpace>, order: Order) -> Evacuator {
+impl<'r> Evacuator<'r> {
+    pub fn new(
+        geometry: &Geometry,
+        from: &[u32],
+        to: Vec<ToSpace>,
+        order: Order,
+        room: &'r mut dyn Room,
+    ) -> Evacuator<'r> {
         let mut set = Bitmap::new(geometry.regions);
         for region in from {
             set.set(*region);
         }
         Evacuator {
+            room,
             kept: Bitmap::new(geometry.regions),
             kept_objects: HashSet::new(),
             from: set,
@@ -101,6 +112,13 @@ impl Evacuator {
         &self.to
     }
 
+    /// Memory that the evacuation itself takes, and `more` bytes of its caller's.
+    pub fn hold(&mut self, more: u64) -> Result<(), NoRoom> {
+        let kept = 24 * self.kept_objects.capacity();
+        let lists = 16 * self.forwards.capacity() + 8 * self.list.capacity();
+        hold(self.room, (kept + lists) as u64 + more)
+    }
+
     /// The new place of a reference; the object is copied if it has not been yet.
     pub fn forward<W: Words + ?Sized>(
         &mut self,
@@ -118,6 +136,10 @@ impl Evacuator {
             return Ok(new);
         }
         let (_, size) = view.object(word)?.ok_or(EvacuateError::NoObject(word))?;
+        if (self.forwards.len() + self.kept_objects.len()).is_multiple_of(STEP) {
+            // A list that is full takes twice as much next.
+            self.hold(16 * self.forwards.len() as u64)?;
+        }
         let Some(new) = self.room(view.geometry, size) else {
             // It stays; what it refers to is still looked at, once.
             self.kept.set(region);
@@ -137,7 +159,7 @@ impl Evacuator {
 
     fn room(&mut self, geometry: &Geometry, size: u64) -> Option<u64> {
         while let Some(to) = self.to.get_mut(self.filling) {
-            if to.bump + size <= geometry.region_bytes() {
+            if to.bump.saturating_add(size) <= geometry.region_bytes() {
                 let at = geometry.region_start(to.region) + to.bump;
                 to.bump += size;
                 return Some(at);

@@ -86,6 +86,16 @@ impl Geometry {
     pub const fn server_of(&self, region: u32) -> u32 {
         region / self.regions_per_server
     }
+    /// The regions of one server.
+    pub fn own_regions(&self, server: u32) -> std::ops::Range<u32> {
+        let first = server
+            .saturating_mul(self.regions_per_server)
+            .min(self.regions);
+        first
+            ..first
+                .saturating_add(self.regions_per_server)
+                .min(self.regions)
+    }
     pub const fn granule_of(&self, at: u64) -> u32 {
         ((at & (self.region_bytes() - 1)) >> GRANULE_SHIFT) as u32
     }
@@ -211,7 +221,9 @@ impl TypeDescriptor {
         match &self.shape {
             Shape::Struct { bytes, refs } => {
                 *bytes < 1 << 24
-                    && refs.iter().all(|at| at % 8 == 0 && at + 8 <= *bytes)
+                    && refs
+                        .iter()
+                        .all(|at| at % 8 == 0 && at.saturating_add(8) <= *bytes)
                     && refs.is_sorted_by(|a, b| a < b)
             }
             Shape::Values { bytes } => (1..1 << 16).contains(bytes),

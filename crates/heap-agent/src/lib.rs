@@ -6,6 +6,8 @@ pub mod bytes;
 pub mod command;
 pub mod evacuate;
 pub mod layout;
+pub mod message;
+pub mod room;
 pub mod termination;
 pub mod trace;
 pub mod words;

@@ -16,7 +16,7 @@ use crate::words::{Gone, View, Words};
 use std::collections::BTreeSet;
 
 /// The most references that wait to be traced; more are found again by a walk over the marks.
-const STACK_MAX: usize = 1 << 16;
+pub const STACK_MAX: usize = 1 << 16;
 
 /// Marks by region (or tablet), and how many bytes they stand for.
 #[derive(Debug, Default)]
@@ -63,6 +63,13 @@ pub struct Tracer {
     again: BTreeSet<u32>,
     /// References that belong to other servers, by server.
     pub ghosts: Vec<Vec<u64>>,
+    /// References for others that may wait here; beyond, tracing stops until there is room.
+    pub ghosts_max: usize,
+    ghosts_held: usize,
+    /// The object at which tracing stopped: its references are looked at again.
+    stopped_at: Option<u64>,
+    is_full: bool,
+    is_stuck: bool,
     me: u32,
     region_of_tablet: Vec<u32>,
     /// Words that named no object.
@@ -84,6 +91,11 @@ impl Tracer {
             stack: Vec::new(),
             again: BTreeSet::new(),
             ghosts: vec![Vec::new(); servers as usize],
+            ghosts_max: usize::MAX,
+            ghosts_held: 0,
+            stopped_at: None,
+            is_full: false,
+            is_stuck: false,
             me,
             region_of_tablet,
             strange: 0,
@@ -100,7 +112,10 @@ impl Tracer {
         let owner = view.geometry.server_of(unit);
         if owner != self.me {
             match self.ghosts.get_mut(owner as usize) {
-                Some(ghosts) => ghosts.push(word),
+                Some(ghosts) => {
+                    ghosts.push(word);
+                    self.ghosts_held += 1;
+                }
                 None => self.strange += 1,
             }
             return;
@@ -115,7 +130,25 @@ impl Tracer {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.stack.is_empty() && self.again.is_empty()
+        self.stack.is_empty() && self.again.is_empty() && self.stopped_at.is_none()
+    }
+
+    /// Whether the trace stopped because too many references wait for others. It goes on once they
+    /// were taken.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+    /// Whether one object refers to more than may wait: `ghosts_max` is too small for it.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    /// The references that wait for a server.
+    pub fn take_ghosts(&mut self, server: usize) -> Vec<u64> {
+        let taken = std::mem::take(&mut self.ghosts[server]);
+        self.ghosts_held -= taken.len();
+        self.is_full = false;
+        taken
     }
 
     /// Traces up to `budget` objects; whether there is more to do.
@@ -125,6 +158,14 @@ impl Tracer {
         budget: usize,
     ) -> Result<bool, Gone> {
         for _ in 0..budget {
+            if self.is_full {
+                return Ok(true);
+            }
+            if let Some(word) = self.stopped_at.take() {
+                self.trace_one(view, word, false)?;
+                self.is_stuck = self.is_full;
+                continue;
+            }
             let Some(word) = self.stack.pop() else {
                 match self.again.pop_first() {
                     Some(unit) => self.walk_again(view, unit)?,
@@ -168,20 +209,32 @@ impl Tracer {
             self.marks.live[unit as usize] += size;
         }
         view.each_ref::<Gone>(at, header, |_, target| {
-            self.visit(view, target);
+            // The rest of this object is looked at again, from its start: to tell others twice of a
+            // reference does no harm.
+            self.is_full |= self.ghosts_held >= self.ghosts_max;
+            if !self.is_full {
+                self.visit(view, target);
+            }
             Ok(())
-        })
+        })?;
+        if self.is_full {
+            self.stopped_at = Some(word);
+        }
+        Ok(())
     }
 
     /// Looks at all marked objects of a region again, because some were not put on the stack.
     fn walk_again<W: Words + ?Sized>(&mut self, view: &View<'_, W>, unit: u32) -> Result<(), Gone> {
-        let marked: Vec<u32> = match self.marks.map(unit) {
-            Some(map) => map.iter().collect(),
-            None => return Ok(()),
+        let Some(marked) = self.marks.map(unit).cloned() else {
+            return Ok(());
         };
         let before = self.marks.live[unit as usize];
         let mut live = 0;
-        for index in marked {
+        for index in marked.iter() {
+            if self.is_full {
+                self.again.insert(unit);
+                return Ok(());
+            }
             let word = match view.geometry.mode {
                 Mode::Direct => view.geometry.region_start(unit) + u64::from(index) * 16,
                 Mode::Indirect => u64::from(unit) << 32 | u64::from(index),

@@ -9,11 +9,13 @@
 use crate::job::map;
 use crate::layout::{Layout, Seat};
 use crate::{Job, JobError, PLACES_READY};
-use muninn_sys::memory::Shared;
+use muninn_sys::files::open_plain;
+use muninn_sys::memory::{Memfd, Shared};
 use muninn_sys::proc::{self, ProcessId};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -177,8 +179,13 @@ fn files(dir: &Path) -> impl Iterator<Item = PathBuf> {
         .filter(ours)
 }
 
-/// All jobs of this user, and for root those of everybody in the usual places.
+/// All jobs of this user, and for root those of everybody in the usual places. What belongs to
+/// others is a copy: they could cut the file, or have put something else in its place.
 pub fn find_all() -> Vec<Found> {
+    find(open_copy)
+}
+
+fn find(open_foreign: fn(&Path, u32) -> Option<Job>) -> Vec<Found> {
     let own = own_name();
     let uid = proc::own_uid();
     let mut found = Vec::new();
@@ -193,7 +200,11 @@ pub fn find_all() -> Vec<Found> {
             if let Some(owner) = owner.filter(|_| wanted)
                 && is_private(&entry.path(), owner)
             {
-                found.extend(files(&entry.path()).filter_map(|path| look(&path)));
+                let open = |path: &Path| match owner == uid {
+                    true => Job::open(path).ok(),
+                    false => open_foreign(path, owner),
+                };
+                found.extend(files(&entry.path()).filter_map(|path| look(&path, open)));
             }
         }
     }
@@ -202,9 +213,11 @@ pub fn find_all() -> Vec<Found> {
 }
 
 /// A complete job with anybody alive in it.
-fn look(path: &Path) -> Option<Found> {
-    let hidden = path.file_name()?.to_string_lossy().starts_with('.');
-    let job = Job::open(path).ok().filter(|_| !hidden)?;
+fn look(path: &Path, open: impl Fn(&Path) -> Option<Job>) -> Option<Found> {
+    if path.file_name()?.to_string_lossy().starts_with('.') {
+        return None;
+    }
+    let job = open(path)?;
     let launcher_alive = job.launcher().is_some_and(ProcessId::is_alive);
     let any_alive = launcher_alive || job.places().any(|place| place.is_alive());
     any_alive.then_some(Found {
@@ -213,10 +226,29 @@ fn look(path: &Path) -> Option<Found> {
     })
 }
 
+/// Another user's job as it is at this moment.
+fn open_copy(path: &Path, owner: u32) -> Option<Job> {
+    let file = open_plain(path, owner, false).ok()?;
+    if file.metadata().ok()?.len() != Shared::<Layout>::LEN.0 {
+        return None;
+    }
+    let copy = Memfd::create("muninn-job", Shared::<Layout>::LEN).ok()?;
+    let mut copy = File::from(copy.as_fd().try_clone_to_owned().ok()?);
+    let mut bytes = io::Read::take(file, Shared::<Layout>::LEN.0);
+    io::copy(&mut bytes, &mut copy).ok()?;
+    Job::of_file(&copy, path.to_path_buf()).ok()
+}
+
+/// Another user's job itself, to be changed.
+fn open_live(path: &Path, owner: u32) -> Option<Job> {
+    let file = open_plain(path, owner, true).ok()?;
+    Job::of_file(&file, path.to_path_buf()).ok()
+}
+
 /// The job whose launcher this is, or one of whose processes.
 pub fn find_by_pid(pid: u32) -> Option<Job> {
     let process = ProcessId::of(pid)?;
-    find_all()
+    find(open_live)
         .into_iter()
         .map(|found| found.job)
         .find(|job| job.launcher() == Some(process) || job.places().any(|p| p.process() == process))

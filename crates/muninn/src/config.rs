@@ -10,16 +10,22 @@ use muninn_policy::evict::EvictPolicy;
 use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::threshold::ThresholdPolicy;
+use muninn_sys::files;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, LocalSize, parse_duration};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+
+/// A file longer than this is something else.
+const FILE_MAX: u64 = 1 << 20;
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -42,6 +48,7 @@ pub struct ServeTable {
     pub lease: Option<Span>,
     pub quota: BTreeMap<String, Bytes>,
     pub max_sessions: Option<usize>,
+    pub max_sessions_per_client: Option<usize>,
     pub threads: Option<usize>,
     pub segment: Option<Bytes>,
     pub prealloc: Option<bool>,
@@ -52,6 +59,7 @@ pub struct ServeTable {
     pub no_agents: Option<bool>,
     pub weights: BTreeMap<String, u32>,
     pub metrics: Option<SocketAddr>,
+    pub metrics_token_file: Option<PathBuf>,
     pub name: Option<String>,
     pub stop_grace: Option<Span>,
     pub wic: Option<WicChoice>,
@@ -157,11 +165,24 @@ pub fn load(named: Option<&Path>) -> Result<Config, Failure> {
     if let Some(path) = named {
         return read(path);
     }
-    let places = usual_places(|name| std::env::var_os(name));
-    match places.iter().find(|path| path.exists()) {
-        Some(path) => read(path),
-        None => Ok(Config::default()),
+    for path in usual_places(|name| std::env::var_os(name)) {
+        let file = match files::open_found(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(&path, error)),
+        };
+        // Whoever could write it could have our pages sent to themselves.
+        if let Some(why) = files::distrusted(&path, &file) {
+            eprintln!(
+                "muninn: passing over the configuration file {}: {why}; name it with --config if it \
+                 is to be used",
+                path.display()
+            );
+            continue;
+        }
+        return read_open(file, &path);
     }
+    Ok(Config::default())
 }
 
 /// Where a file is looked for, in this order.
@@ -177,13 +198,20 @@ fn usual_places(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<Config, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let path = path.display();
-        Failure::usage(format!(
-            "cannot read the configuration file {path}: {error}; name another with --config"
-        ))
-    })?;
-    parse(&text, path)
+    let file = File::open(path).map_err(|error| unreadable(path, error))?;
+    read_open(file, path)
+}
+
+fn read_open(file: File, path: &Path) -> Result<Config, Failure> {
+    let text = std::io::read_to_string(file.take(FILE_MAX));
+    parse(&text.map_err(|error| unreadable(path, error))?, path)
+}
+
+fn unreadable(path: &Path, error: std::io::Error) -> Failure {
+    let path = path.display();
+    Failure::usage(format!(
+        "cannot read the configuration file {path}: {error}; name another with --config"
+    ))
 }
 
 fn parse(text: &str, path: &Path) -> Result<Config, Failure> {
@@ -219,6 +247,7 @@ mod tests {
             lease = "20s"
             quota = { "*" = "1GiB", batch = "8GiB" }
             max-sessions = 100
+            max-sessions-per-client = 50
             threads = 2
             segment = "32MiB"
             prealloc = true
@@ -228,6 +257,7 @@ mod tests {
             equal-classes = false
             weights = { demand = 64 }
             metrics = "127.0.0.1:9000"
+            metrics-token-file = "/etc/muninn.metrics"
             name = "rack-1"
             stop-grace = "1m"
             wic = "async"

@@ -2,10 +2,11 @@
 
 use crate::failure::{Exit, Failure};
 use muninn_net::Key;
+use muninn_server::MetricsToken;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 /// Nobody but the owner may write; a group may be let in to read, all others may not.
 const FORBIDDEN_MODE: u32 = 0o027;
@@ -32,8 +33,27 @@ fn parse(path: &Path, contents: &[u8]) -> Result<Key, Failure> {
     })
 }
 
+/// The token in a file that is as private as a key's.
+pub fn metrics_token(path: &Path) -> Result<MetricsToken, Failure> {
+    let text = String::from_utf8(private_bytes(path)?).unwrap_or_default();
+    MetricsToken::from_file_contents(&text).ok_or_else(|| {
+        let shown = path.display();
+        Failure::usage(format!(
+            "the file {shown} holds no token: 16 to 256 letters, digits and signs without spaces; \
+             'muninn keygen {shown}' makes one"
+        ))
+    })
+}
+
 /// The bytes of a key file that is private and holds a key, to be handed on.
 pub fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
+    let contents = private_bytes(path)?;
+    parse(path, &contents)?;
+    Ok(contents)
+}
+
+/// What a file holds that nobody but its owner can have written, and few have read.
+fn private_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         let advice = match error.kind() {
@@ -65,13 +85,18 @@ pub fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
     file.take(FILE_MAX)
         .read_to_end(&mut contents)
         .map_err(unreadable)?;
-    let contents = contents.trim_ascii().to_vec();
-    parse(path, &contents)?;
-    Ok(contents)
+    Ok(contents.trim_ascii().to_vec())
 }
 
 /// Writes a fresh key to a new file.
 pub fn create(path: &Path) -> Result<(), Failure> {
+    let key: [u8; FRESH_LEN] = muninn_sys::rand::bytes();
+    let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    write_new(path, &format!("{text}\n"))
+}
+
+/// Writes a new file that only its owner can read.
+pub fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let shown = path.display();
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => Failure::new(
@@ -83,17 +108,58 @@ pub fn create(path: &Path) -> Result<(), Failure> {
         ),
         _ => Failure::failed(format!("cannot write the key file {shown}: {error}")),
     };
-    let key: [u8; FRESH_LEN] = muninn_sys::rand::bytes();
-    let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
         .map_err(failed)?;
-    writeln!(file, "{text}")
+    file.write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
         .map_err(failed)
+}
+
+/// Puts another text into a file, all of it at once for whoever reads it meanwhile.
+pub fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{:016x}", muninn_sys::rand::u64()));
+    let beside = path.with_file_name(name);
+    write_new(&beside, text)?;
+    std::fs::rename(&beside, path).map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        Failure::failed(format!("cannot change {}: {error}", path.display()))
+    })
+}
+
+/// A key file that is read again when it has changed.
+#[derive(Debug)]
+pub struct Watched {
+    path: PathBuf,
+    seen: Option<(u64, i64, i64, u64)>,
+}
+
+impl Watched {
+    pub fn new(path: &Path) -> Watched {
+        let path = path.to_path_buf();
+        let seen = Watched::look(&path);
+        Watched { path, seen }
+    }
+
+    fn look(path: &Path) -> Option<(u64, i64, i64, u64)> {
+        let about = std::fs::metadata(path).ok()?;
+        Some((about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
+    }
+
+    /// The key, if there is another one since; or why what is there now is none.
+    pub fn changed(&mut self) -> Option<Result<Key, Failure>> {
+        // One that is gone changes nothing: it may be about to be replaced, or was meant for one start.
+        let now = Some(Watched::look(&self.path)?);
+        if now == self.seen {
+            return None;
+        }
+        self.seen = now;
+        Some(read(&self.path))
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod error;
 pub mod fake;
 pub mod faulty;
 mod lane;
+mod link;
 mod pool;
 mod session;
 mod shm;

@@ -3,13 +3,16 @@
 use crate::buffer::Buffer;
 use crate::error::NetError;
 use crate::lane::Lane;
+use crate::link::Link;
 use crate::transport::Beat;
 use crate::wire_lane::WireLane;
 use muninn_proto::auth::{Key, SessionSecret};
 use muninn_proto::client::{
-    Answer, Control, Handshake, Lane as LaneMachine, Next, Opened, Operation, Purpose, Verb,
+    Answer, Control, Handshake, HandshakeError, Lane as LaneMachine, Next, Opened, Operation,
+    Purpose, Verb,
 };
 use muninn_proto::framing::FrameBuffer;
+use muninn_proto::secure::Records;
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, ByteStream, Stream, Transfer};
 use muninn_sys::{clock, proc, rand};
@@ -77,13 +80,43 @@ fn default_name() -> String {
     name.unwrap_or_else(|| "client".to_string())
 }
 
+/// Between two attempts of a handshake that was cut short: at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(200);
+/// Attempts at most: whoever closes every one of them is no server.
+const ATTEMPTS: u32 = 12;
+
 /// Connects and shakes hands within `patience`.
 pub(crate) fn open_stream(
     address: &Address,
     key: &Key,
     purpose: Purpose,
     patience: Duration,
-) -> Result<(Stream, Opened), NetError> {
+) -> Result<(Link, Opened), NetError> {
+    let ends = clock::now() + Nanos::from(patience);
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..ATTEMPTS {
+        let left = ends.saturating_sub(clock::now()).into();
+        match try_open(address, key, purpose.clone(), left) {
+            // Closed without a word: too many came at once. To ask again is all that is to be done.
+            Err(NetError::HandshakeClosed(_)) if clock::now() + Nanos::from(pause) < ends => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+            done => return done,
+        }
+    }
+    let left = ends.saturating_sub(clock::now()).into();
+    try_open(address, key, purpose, left)
+}
+
+/// One attempt.
+fn try_open(
+    address: &Address,
+    key: &Key,
+    purpose: Purpose,
+    patience: Duration,
+) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let stream = Stream::connect(address, patience)?;
     let (mut handshake, first) =
@@ -99,6 +132,8 @@ pub(crate) fn open_stream(
     let refused = |error| NetError::Handshake(address.clone(), error);
     let mut to_send = first;
     let mut frame = FrameBuffer::default();
+    // What follows the proof is in records, unless it stays on this machine.
+    let mut records: Option<Records> = None;
     loop {
         let mut rest = &to_send[..];
         while !rest.is_empty() {
@@ -108,6 +143,9 @@ pub(crate) fn open_stream(
                 Transfer::Closed => return Err(closed()),
             }
         }
+        if !stream.is_unix() && records.is_none() {
+            records = handshake.channel();
+        }
         // The server speaks only when asked, so one frame at a time is all there can be.
         let header = loop {
             let mut bytes = [0; 512];
@@ -116,7 +154,14 @@ pub(crate) fn open_stream(
                 .map_err(|_| closed())?
             {
                 Transfer::Bytes(n) => {
+                    let mut plain = Vec::new();
                     let mut input = &bytes[..n];
+                    if let Some(records) = &mut records {
+                        // In the open after the proof it is a refusal, or somebody in between.
+                        let opened = records.open(input, &mut plain);
+                        opened.map_err(|_| refused(HandshakeError::OutOfTurn))?;
+                        input = &plain;
+                    }
                     if let Some(header) =
                         frame.advance(&mut input).map_err(|e| refused(e.into()))?
                     {
@@ -129,7 +174,7 @@ pub(crate) fn open_stream(
         };
         match handshake.handle(&header, frame.body()).map_err(refused)? {
             Next::Send(next) => to_send = next,
-            Next::Done(opened) => return Ok((stream, opened)),
+            Next::Done(opened) => return Ok((Link::new(stream, records), opened)),
         }
         frame.clear();
     }
@@ -272,7 +317,7 @@ pub type OnAnswer<'a> =
     dyn FnMut(&Control, &Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String> + 'a;
 
 impl ControlLane {
-    fn new(core: &Arc<SessionCore>, stream: Stream) -> ControlLane {
+    fn new(core: &Arc<SessionCore>, stream: Link) -> ControlLane {
         let machine = LaneMachine::new(CONTROL_WINDOW);
         let core = Arc::clone(core);
         ControlLane {
@@ -651,56 +696,6 @@ impl Observer {
     /// How far a drain is.
     pub fn progress(&mut self) -> Result<DrainReport, NetError> {
         self.report(Control::Heartbeat)
-    }
-
-    /// Hands something to the agent of a managed heap there; its answer.
-    pub fn agent(&mut self, body: Vec<u8>) -> Result<Vec<u8>, NetError> {
-        match self.ask(Control::Agent(body))? {
-            Answer::Agent(answer) => Ok(answer),
-            _ => unreachable!("an agent answers as an agent"),
-        }
-    }
-
-    /// Hands many things to the agent, without waiting for the answer to one before the next is
-    /// sent. After an error some may have arrived, and this observer is of no more use.
-    pub fn agent_all(&mut self, bodies: Vec<Vec<u8>>) -> Result<(), NetError> {
-        let (core, lane) = (&self.core, &mut self.lane.lane);
-        let ends = clock::now() + Nanos::from(core.deadline);
-        let mut unanswered = bodies.len();
-        let mut rest = bodies.into_iter().map(|body| Operation {
-            verb: Verb::Control(Control::Agent(body)),
-            class: Class::Control,
-            data: Buffer::empty(),
-            token: core.next_call.fetch_add(1, Relaxed),
-        });
-        let mut waiting = None;
-        while unanswered > 0 {
-            while let Some(op) = waiting.take().or_else(|| rest.next()) {
-                waiting = lane.post(op).err();
-                if waiting.is_some() {
-                    // As many are under way as may be.
-                    break;
-                }
-            }
-            let left = ends.saturating_sub(clock::now());
-            let done = lane.poll(left.into());
-            while let Some(notice) = lane.pop_notice() {
-                core.note(notice);
-            }
-            match done {
-                Some(done) => {
-                    done.result
-                        .map_err(|e| NetError::from_op(&core.address, e))?;
-                    unanswered -= 1;
-                }
-                None if left == Nanos::ZERO => {
-                    lane.cut();
-                    return Err(NetError::Timeout(core.address.clone(), core.deadline));
-                }
-                None => {}
-            }
-        }
-        Ok(())
     }
 
     fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {

@@ -7,11 +7,12 @@
 use crate::buffer::Buffer;
 use crate::error::NetError;
 use crate::lane::{Done, Lane, Op};
+use crate::link::Link;
 use crate::session::{SessionCore, open_stream};
 use muninn_proto::client::{Answer, HandshakeError, Lane as LaneMachine, Purpose, Transmit};
 use muninn_sys::clock::{self, Courtesy};
 use muninn_sys::epoll::Interest;
-use muninn_sys::socket::{Address, Piece, ReceivedFds, Stream, Transfer};
+use muninn_sys::socket::{Address, Piece, ReceivedFds, Transfer};
 use muninn_types::{LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{ErrorCode, Notice};
 use std::collections::VecDeque;
@@ -51,7 +52,7 @@ pub struct WireLane {
     id: LaneId,
     kind: LaneKind,
     machine: LaneMachine<Buffer>,
-    stream: Option<Stream>,
+    stream: Option<Link>,
     sending: Sending,
     scratch: Box<[u8; HEAD_READ]>,
     stash: VecDeque<Done>,
@@ -75,11 +76,11 @@ impl WireLane {
         core: Arc<SessionCore>,
         id: LaneId,
         kind: LaneKind,
-        stream: Option<Stream>,
+        stream: Option<Link>,
         machine: LaneMachine<Buffer>,
     ) -> WireLane {
-        if let Some(stream) = &stream {
-            core.mark(stream, kind);
+        if let Some(link) = &stream {
+            core.mark(&link.stream, kind);
         }
         WireLane {
             courtesy: Courtesy::default(),
@@ -169,9 +170,9 @@ impl WireLane {
         // Who waits for a moment only, as there are others to ask, is not to be held up for long.
         let patience = wait.clamp(ATTACH_MIN, ATTACH_MAX).min(self.core.lease);
         let failed = match open_stream(&self.core.address, &self.core.key, purpose, patience) {
-            Ok((stream, _)) => {
-                self.core.mark(&stream, self.kind);
-                self.stream = Some(stream);
+            Ok((link, _)) => {
+                self.core.mark(&link.stream, self.kind);
+                self.stream = Some(link);
                 self.retry_pause = RETRY_FIRST;
                 self.core.heard(now);
                 if std::mem::replace(&mut self.attached, true) {
@@ -217,10 +218,19 @@ impl WireLane {
                     }
                 }
                 if s.head.is_empty() {
-                    return true;
+                    return match &mut self.stream {
+                        Some(Link {
+                            stream,
+                            guard: Some(guard),
+                        }) => guard.flush(stream).is_ok(),
+                        _ => true,
+                    };
                 }
             }
             let payload = s.payload.map_or(&[][..], |t| self.machine.payload(t));
+            let Some(link) = &mut self.stream else {
+                return false;
+            };
             let pieces = [
                 Piece::new(
                     s.head[s.head_sent..].as_ptr().cast_mut(),
@@ -231,11 +241,16 @@ impl WireLane {
                     payload.len() - s.payload_sent,
                 ),
             ];
-            let Some(stream) = &self.stream else {
-                return false;
+            let stream = &link.stream;
+            let written = match &mut link.guard {
+                Some(guard) => {
+                    let (head, payload) = (&s.head[s.head_sent..], &payload[s.payload_sent..]);
+                    guard.write(stream, head, payload)
+                }
+                // SAFETY: both pieces are borrowed slices, and the kernel only reads them.
+                None => unsafe { stream.write_pieces(&pieces) },
             };
-            // SAFETY: both pieces are borrowed slices, and the kernel only reads them.
-            match unsafe { stream.write_pieces(&pieces) } {
+            match written {
                 Ok(Transfer::Bytes(n)) => {
                     let of_head = n.min(s.head.len() - s.head_sent);
                     s.head_sent += of_head;
@@ -253,16 +268,26 @@ impl WireLane {
 
     fn has_unsent(&self) -> bool {
         self.sending.head_sent < self.sending.head.len()
+            || self.stream.as_ref().is_some_and(Link::has_unsent)
             || self.sending.payload.is_some()
             || self.machine.wants_to_send()
     }
 
     /// Takes in what has arrived: how many bytes, or None when the connection is gone.
     fn receive(&mut self) -> Option<usize> {
-        let stream = self.stream.as_ref()?;
-        if self.kind == LaneKind::Control && stream.is_unix() {
+        let link = self.stream.as_mut()?;
+        if self.kind == LaneKind::Control && link.stream.is_unix() {
             return self.receive_with_descriptors();
         }
+        if let Some(guard) = &mut link.guard {
+            let machine = &mut self.machine;
+            return match guard.read(&link.stream, |plain| machine.receive(plain)) {
+                Ok(Transfer::Bytes(n)) => Some(n),
+                Ok(Transfer::WouldBlock) => Some(0),
+                Ok(Transfer::Closed) | Err(_) => None,
+            };
+        }
+        let stream = &link.stream;
         let target = self.machine.target();
         let into_target = target.len();
         let pieces = [
@@ -291,7 +316,7 @@ impl WireLane {
     }
 
     fn receive_with_descriptors(&mut self) -> Option<usize> {
-        let stream = self.stream.as_ref()?;
+        let stream = &self.stream.as_ref()?.stream;
         let mut fds = ReceivedFds::default();
         let received = stream.recv_fds(&mut self.scratch[..], &mut fds);
         self.arrived.extend(fds.drain());
@@ -312,7 +337,7 @@ impl WireLane {
     fn sleep(&self, until: Nanos) {
         let left = until.saturating_sub(clock::now());
         match &self.stream {
-            Some(stream) => {
+            Some(Link { stream, .. }) => {
                 let interest = if self.has_unsent() {
                     Interest::BOTH
                 } else {

@@ -13,8 +13,8 @@ use muninn_proto::client::Purpose;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, GrantId, LaneId, LaneKind, SplitMix64, Tag};
 use muninn_wire::{
-    ErrorCode, GrantInfo, HEADER_LEN, Header, Hello, Intent, Kind, Request, Seg, Segs, ShortText,
-    Transport as Wire,
+    ErrorCode, GrantInfo, HEADER_LEN, Header, Hello, Intent, Kind, Lock, Request, Seg, Segs,
+    ShortText, Transport as Wire,
 };
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -64,8 +64,13 @@ fn valid(rng: &mut SplitMix64, grants: &[GrantId]) -> Vec<u8> {
                 },
                 _ => Intent::Observe,
             },
+            lock: Lock::from_byte(rng.below(3) as u8).unwrap(),
+            noise: pattern(rng.next_u64(), rng.below(100) as usize),
         }),
-        1 => Request::Prove { proof: [9; 32] },
+        1 => Request::Prove {
+            proof: [9; 32],
+            noise: &[7; 48],
+        },
         2 => Request::Heartbeat,
         3 => Request::Status {
             after: muninn_types::SessionId(rng.next_u64()),

@@ -1,61 +1,104 @@
-//! Proof of a shared key by challenge and response; the key itself never travels.
+//! Keys, and the proof that a lane belongs to a session.
 //!
-//! Both sides send a nonce and prove the key over the whole hello and both nonces, each under its
-//! own label, so a proof cannot be replayed or reflected. Without a key the same code runs with an
-//! empty one: it proves nothing, and a server listens beyond its own machine that way only when
-//! told `--insecure`. What follows the handshake is not encrypted: use a network that is trusted,
-//! or a tunnel.
-//!
-//! A session's secret is made from the key and the nonces of its first connection, on both sides,
-//! and never travels either; further lanes prove it.
+//! A key is nothing (everybody may come: on this machine, or where told `--insecure`), one key that
+//! servers and clients share, or an identity of one's own; [`crate::secure`] proves it. A session's
+//! secret comes with the welcome; further lanes prove it over what both sides said in the open.
 
+use crate::secure::{Credentials, IdentityError};
 use hmac::{Hmac, KeyInit, Mac};
-use muninn_types::SessionId;
-use muninn_wire::{NONCE_LEN, PROOF_LEN};
-use sha2::Sha256;
+use muninn_wire::{Lock, NONCE_LEN, PROOF_LEN};
+use sha2::{Digest, Sha256};
 use std::fmt;
+use std::sync::Arc;
 
-/// A shared key. Printing it shows nothing of it.
+/// What one has to show. Printing it shows nothing of it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(Vec<u8>);
+pub struct Key(KeyKind);
+
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum KeyKind {
+    None,
+    Shared(Vec<u8>),
+    Identity(Arc<Credentials>),
+}
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     #[error("it holds {0} bytes, and a key is {min} to {max}", min = Key::MIN, max = Key::MAX)]
     Length(usize),
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
 }
 
 impl Key {
     pub const MIN: usize = 16;
     pub const MAX: usize = 1024;
 
-    /// The contents of a key file, without white space at its ends.
+    /// The contents of a key file, without white space at its ends: an identity, or any other bytes
+    /// that are to be shared.
     pub fn from_file_contents(contents: &[u8]) -> Result<Key, KeyError> {
         let key = contents.trim_ascii();
+        if Credentials::is_text(key) {
+            let text = String::from_utf8_lossy(key);
+            let own = Credentials::from_text(&text)?;
+            return Ok(Key::identity(own));
+        }
         if (Key::MIN..=Key::MAX).contains(&key.len()) {
-            Ok(Key(key.to_vec()))
+            Ok(Key(KeyKind::Shared(key.to_vec())))
         } else {
             Err(KeyError::Length(key.len()))
         }
     }
 
-    /// No key: everyone's proof is equal.
+    pub fn identity(own: Credentials) -> Key {
+        Key(KeyKind::Identity(Arc::new(own)))
+    }
+
+    /// No key: everyone may come.
     pub fn none() -> Key {
-        Key(Vec::new())
+        Key(KeyKind::None)
     }
     pub fn is_none(&self) -> bool {
-        self.0.is_empty()
+        self.0 == KeyKind::None
+    }
+    pub fn lock(&self) -> Lock {
+        match &self.0 {
+            KeyKind::None => Lock::Open,
+            KeyKind::Shared(_) => Lock::Shared,
+            KeyKind::Identity(_) => Lock::Identity,
+        }
+    }
+    /// The identity, where it is one.
+    pub fn credentials(&self) -> Option<&Credentials> {
+        match &self.0 {
+            KeyKind::Identity(own) => Some(own),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> &KeyKind {
+        &self.0
+    }
+    /// A shared key, of whatever length, as one of 32 bytes.
+    pub(crate) fn shared_secret(&self) -> [u8; 32] {
+        match &self.0 {
+            KeyKind::Shared(key) => {
+                let hash = Sha256::new_with_prefix(b"muninn shared key 1").chain_update(key);
+                hash.finalize().into()
+            }
+            _ => [0; 32],
+        }
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_none() {
-            "Key(none)"
-        } else {
-            "Key(…)"
-        })
+        match &self.0 {
+            KeyKind::None => f.write_str("Key(none)"),
+            KeyKind::Shared(_) => f.write_str("Key(…)"),
+            KeyKind::Identity(own) => write!(f, "Key({own:?})"),
+        }
     }
 }
 
@@ -68,6 +111,9 @@ impl SessionSecret {
     pub fn none() -> SessionSecret {
         SessionSecret([0; PROOF_LEN])
     }
+    pub(crate) fn of(bytes: [u8; PROOF_LEN]) -> SessionSecret {
+        SessionSecret(bytes)
+    }
 }
 
 impl fmt::Debug for SessionSecret {
@@ -76,7 +122,7 @@ impl fmt::Debug for SessionSecret {
     }
 }
 
-/// The bytes both proofs are made over.
+/// The bytes that a proof is made over: what a hello says in the open, and the server's nonce.
 #[derive(Clone, Copy, Debug)]
 pub struct Transcript<'a> {
     pub hello: &'a [u8],
@@ -95,32 +141,6 @@ fn mac(key: &[u8], label: &str, transcript: Transcript<'_>) -> Hmac<Sha256> {
 
 fn finish(mac: Hmac<Sha256>) -> [u8; PROOF_LEN] {
     mac.finalize().into_bytes().into()
-}
-
-pub fn server_proof(key: &Key, transcript: Transcript<'_>) -> [u8; PROOF_LEN] {
-    finish(mac(&key.0, "muninn server 1", transcript))
-}
-
-pub fn check_server_proof(key: &Key, transcript: Transcript<'_>, proof: &[u8; PROOF_LEN]) -> bool {
-    mac(&key.0, "muninn server 1", transcript)
-        .verify_slice(proof)
-        .is_ok()
-}
-
-pub fn client_proof(key: &Key, transcript: Transcript<'_>) -> [u8; PROOF_LEN] {
-    finish(mac(&key.0, "muninn client 1", transcript))
-}
-
-pub fn check_client_proof(key: &Key, transcript: Transcript<'_>, proof: &[u8; PROOF_LEN]) -> bool {
-    mac(&key.0, "muninn client 1", transcript)
-        .verify_slice(proof)
-        .is_ok()
-}
-
-pub fn session_secret(key: &Key, transcript: Transcript<'_>, session: SessionId) -> SessionSecret {
-    let mut mac = mac(&key.0, "muninn session 1", transcript);
-    mac.update(&session.0.to_le_bytes());
-    SessionSecret(finish(mac))
 }
 
 pub fn lane_proof(secret: &SessionSecret, transcript: Transcript<'_>) -> [u8; PROOF_LEN] {
@@ -142,33 +162,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proofs_hold_for_their_key_label_and_transcript_only() {
-        let key = Key::from_file_contents(b"  a key of sufficient length\n").unwrap();
-        let other = Key::from_file_contents(b"another key of some length").unwrap();
+    fn a_proof_holds_for_its_secret_and_transcript_only() {
         let nonce = [7; NONCE_LEN];
         let t = Transcript {
             hello: b"hello",
             server_nonce: &nonce,
         };
-        let proof = client_proof(&key, t);
-        assert!(check_client_proof(&key, t, &proof));
-        assert!(!check_client_proof(&other, t, &proof));
-        assert!(!check_client_proof(&Key::none(), t, &proof));
-        assert!(
-            !check_server_proof(&key, t, &proof),
-            "a proof can be reflected"
-        );
+        let (secret, other) = (SessionSecret::of([1; 32]), SessionSecret::of([2; 32]));
+        let proof = lane_proof(&secret, t);
+        assert!(check_lane_proof(&secret, t, &proof));
+        assert!(!check_lane_proof(&other, t, &proof));
         let later = Transcript {
             hello: b"hello",
             server_nonce: &[8; NONCE_LEN],
         };
-        assert!(
-            !check_client_proof(&key, later, &proof),
-            "a proof can be replayed"
-        );
-        let secret = session_secret(&key, t, SessionId(1));
-        assert_ne!(secret, session_secret(&key, t, SessionId(2)));
-        assert!(check_lane_proof(&secret, t, &lane_proof(&secret, t)));
+        assert!(!check_lane_proof(&secret, later, &proof), "replayed");
+        let key = Key::from_file_contents(b"  a key of sufficient length\n").unwrap();
         assert_eq!(format!("{key:?} {secret:?}"), "Key(…) SessionSecret(…)");
     }
 

@@ -9,4 +9,5 @@
 pub mod auth;
 pub mod client;
 pub mod framing;
+pub mod secure;
 pub mod server;

@@ -6,6 +6,7 @@ use common::{Host, pool_config, shared_config};
 use muninn_proto::auth::Key;
 use muninn_proto::client::{Handshake, Purpose};
 use muninn_proto::framing::FrameBuffer;
+use muninn_proto::secure::{Operator, Role};
 use muninn_proto::server::{Peer, Step};
 use muninn_types::{ConnId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{HEADER_LEN, ShortText, Transport};
@@ -24,7 +25,7 @@ fn open() -> Purpose {
 /// What a client with this key reads from a server with that one.
 fn told(server: Key, client: &Key, purpose: Purpose) -> String {
     let mut host = Host::with(pool_config(64, 64), shared_config(server), 1);
-    let conn = host.accept(Peer::Tcp, 0);
+    let conn = host.accept(Peer::LOOPBACK, 0);
     match host.shake(conn, client, purpose) {
         Ok(_) => "welcome".to_string(),
         Err(error) => error.to_string(),
@@ -59,13 +60,17 @@ fn every_refusal_at_the_door_says_what_to_do() {
 fn a_wrong_proof_is_refused_by_the_server_too() {
     let ours = key("the key of this server");
     let mut host = Host::with(pool_config(64, 64), shared_config(ours), 1);
-    let conn = host.accept(Peer::Tcp, 0);
-    let (_, hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let (_, hello) = Handshake::start(Key::none(), open(), [1; 48], 1);
     host.feed(conn, &hello);
     host.take_sent(conn);
     let mut prove = Vec::new();
     let proof = [9; 32];
-    muninn_wire::Request::Prove { proof }.encode(
+    muninn_wire::Request::Prove {
+        proof,
+        noise: &[7; 16],
+    }
+    .encode(
         muninn_types::Class::Control,
         muninn_types::Tag(1),
         &mut prove,
@@ -84,11 +89,124 @@ fn a_wrong_proof_is_refused_by_the_server_too() {
     assert_eq!(host.shards[0].session_count(), 0);
 }
 
+fn identity(operator: u8, role: Role, name: &str, quota: Option<u64>) -> Key {
+    let operator = Operator::from_seed([operator; 32]);
+    let secret = [name.len() as u8 + 1; 32];
+    Key::identity(operator.sign(role, name, quota, secret).unwrap())
+}
+
+#[test]
+fn who_has_an_identity_is_let_in_by_its_role() {
+    let server = identity(1, Role::Server, "rack-1", None);
+    let client = identity(1, Role::Client, "batch", None);
+    assert_eq!(told(server.clone(), &client, open()), "welcome");
+    let observe = || Purpose::Observe;
+    let operator = identity(1, Role::Operator, "ops", None);
+    assert_eq!(told(server.clone(), &operator, observe()), "welcome");
+    assert_eq!(
+        told(server.clone(), &operator, open()),
+        "not permitted: operator commands need the server's Unix socket and its user, or a key (an \
+         operator holds no memory: use a client's identity)"
+    );
+    // Of another operator, or with no more than a shared key, or with none.
+    let foreign = identity(2, Role::Client, "batch", None);
+    assert_eq!(
+        told(server.clone(), &foreign, open()),
+        "the server is not to be believed: no operator known here has signed the certificate of \
+         'rack-1'"
+    );
+    let shared = key("the key of this server");
+    assert_eq!(
+        told(server.clone(), &shared, open()),
+        "the server does not know this client's key: use the key file it was started with"
+    );
+    assert_eq!(
+        told(server, &Key::none(), open()),
+        "the server requires a key: name the key file it was started with (--key-file)"
+    );
+    // A client cannot play server.
+    let false_server = identity(1, Role::Client, "mallory", None);
+    assert_eq!(
+        told(false_server, &client, open()),
+        "the server is not to be believed: 'mallory' is not a server"
+    );
+}
+
+#[test]
+fn a_client_whose_key_was_revoked_is_told_so() {
+    let client = identity(1, Role::Client, "batch", None);
+    let operator = Operator::from_seed([1; 32]);
+    let mut server = operator
+        .sign(Role::Server, "rack-1", None, [9; 32])
+        .unwrap();
+    let id = client.credentials().unwrap().certificate().id();
+    server.revoke(&id);
+    assert_eq!(
+        told(Key::identity(server), &client, open()),
+        "the key does not match the server's: use the key file the server was started with (the \
+         key of 'batch' was revoked)"
+    );
+}
+
+#[test]
+fn keys_are_exchanged_while_a_session_goes_on() {
+    let (old, new) = (Operator::from_seed([1; 32]), Operator::from_seed([2; 32]));
+    let mut server = old.sign(Role::Server, "rack-1", None, [3; 32]).unwrap();
+    let client = Key::identity(old.sign(Role::Client, "batch", None, [4; 32]).unwrap());
+    let config = shared_config(Key::identity(server.clone()));
+    let mut host = Host::with(pool_config(64, 64), config, 1);
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let opened = host.shake(conn, &client, open()).unwrap();
+    // First both operators are believed, then clients get new certificates, then the old one goes.
+    server.trust(new.public());
+    host.shared.set_key(Key::identity(server.clone()));
+    let mut renewed = new.sign(Role::Client, "batch", None, [5; 32]).unwrap();
+    renewed.trust(old.public());
+    let renewed = Key::identity(renewed);
+    for key in [&client, &renewed] {
+        let conn = host.accept(Peer::LOOPBACK, 0);
+        assert!(host.shake(conn, key, open()).is_ok());
+    }
+    server = new.sign(Role::Server, "rack-1", None, [6; 32]).unwrap();
+    host.shared.set_key(Key::identity(server));
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    assert!(host.shake(conn, &client, open()).is_err(), "the old key");
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    assert!(host.shake(conn, &renewed, open()).is_ok());
+    // The session of the old key is still the client's: further lanes come with the new one.
+    let attach = Purpose::Attach {
+        session: opened.welcome.session,
+        secret: opened.secret.unwrap(),
+        lane: LaneId(1),
+        kind: LaneKind::Bulk,
+    };
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    host.shake(conn, &renewed, attach.clone()).unwrap();
+    // And nobody else's, even with its secret.
+    let other = new.sign(Role::Client, "mallory", None, [7; 32]).unwrap();
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    assert!(host.shake(conn, &Key::identity(other), attach).is_err());
+}
+
+#[test]
+fn a_quota_comes_with_the_certificate() {
+    let server = identity(1, Role::Server, "rack-1", None);
+    let mut host = Host::with(pool_config(64, 64), shared_config(server), 1);
+    let client = identity(1, Role::Client, "batch", Some(8192));
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let mut held = host.open_with(conn, &client, "called otherwise");
+    held.grant(&mut host, 8192).unwrap();
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let mut again = host.open_with(conn, &client, "and otherwise again");
+    let refused = again.grant(&mut host, 4096);
+    assert_eq!(refused, Err(muninn_wire::ErrorCode::QuotaExceeded));
+}
+
 #[test]
 fn another_version_is_named_on_both_sides() {
     let mut host = Host::new(pool_config(64, 64));
-    let conn = host.accept(Peer::Tcp, 0);
-    let (mut handshake, mut hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let (mut handshake, mut hello) = Handshake::start(Key::none(), open(), [1; 48], 1);
     hello[2] = 9;
     host.feed(conn, &hello);
     assert!(!host.is_open(conn));
@@ -100,7 +218,7 @@ fn another_version_is_named_on_both_sides() {
     let error = handshake.handle(&header, frames.body()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 2, this client 9: use the same release of muninn on \
+        "the server speaks protocol version 3, this client 9: use the same release of muninn on \
          both sides"
     );
     // And a client that meets a server of another version sees it in the header.
@@ -110,7 +228,7 @@ fn another_version_is_named_on_both_sides() {
     let error = muninn_proto::client::HandshakeError::from(error);
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 7, this client 2: use the same release of muninn on \
+        "the server speaks protocol version 7, this client 3: use the same release of muninn on \
          both sides"
     );
 }
@@ -142,7 +260,7 @@ fn a_session_that_is_not_there_cannot_be_attached_to() {
         SessionId(client.session.0 + 256),
         SessionId(client.session.0 | 0xff),
     ] {
-        let conn = host.accept(Peer::Tcp, 1);
+        let conn = host.accept(Peer::LOOPBACK, 1);
         let error = host.shake(conn, &Key::none(), gone(session)).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -151,7 +269,7 @@ fn a_session_that_is_not_there_cannot_be_attached_to() {
         );
     }
     let other = host.open("b");
-    let conn = host.accept(Peer::Tcp, 1);
+    let conn = host.accept(Peer::LOOPBACK, 1);
     assert!(host.shake(conn, &Key::none(), gone(other.session)).is_err());
     assert!(host.is_open(other.conn), "a wrong secret shut a lane");
 }
@@ -172,21 +290,33 @@ fn lanes_are_handed_to_the_shard_of_their_session() {
 fn strangers_are_few_and_do_not_stay() {
     let mut host = Host::new(pool_config(64, 64));
     let shard = &mut host.shards[0];
-    let max = common::FakeShard::MAX_STRANGERS as u64;
+    let max = common::FakeShard::MAX_STRANGERS_OF_SOURCE as u64;
+    let now = host.now;
     for conn in 0..max {
-        assert!(shard.accepted(ConnId(1000 + conn), Peer::Tcp, host.now));
+        shard.accepted(ConnId(1000 + conn), Peer::LOOPBACK, now);
+        assert_eq!(shard.crowded(ConnId(1000 + conn), now), None);
     }
-    assert!(!shard.accepted(ConnId(1), Peer::Tcp, host.now));
+    // At once, one more is too many; a little later it is the oldest of the silent ones.
+    shard.accepted(ConnId(1), Peer::LOOPBACK, now);
+    assert_eq!(shard.crowded(ConnId(1), now), Some(ConnId(1)));
+    let later = now + Nanos::millis(51);
+    assert_eq!(shard.crowded(ConnId(1), later), Some(ConnId(1)));
+    shard.closed(ConnId(1));
+    shard.accepted(ConnId(2), Peer::LOOPBACK, later);
+    assert_eq!(shard.crowded(ConnId(2), later), Some(ConnId(1000)));
     shard.closed(ConnId(1000));
-    assert!(shard.accepted(ConnId(1), Peer::Tcp, host.now));
+    // Another source is not concerned.
+    shard.accepted(ConnId(3), Peer::Unix { uid: 7 }, later);
+    assert_eq!(shard.crowded(ConnId(3), later), None);
+    shard.closed(ConnId(3));
     host.now += common::FakeShard::HANDSHAKE;
     host.tick();
     assert_eq!(host.shards[0].connection_count(), max as usize);
-    host.now += Nanos(1);
+    host.now += Nanos::millis(52);
     host.tick();
     assert_eq!(host.shards[0].connection_count(), 0);
     assert_eq!(host.refused("handshake-too-slow"), max);
-    assert_eq!(host.refused("too-many-strangers"), 1);
+    assert_eq!(host.refused("too-many-strangers"), 3);
     // Those who have said who they are do not count.
     for client in 0..2 * max {
         host.open(&format!("client {client}"));
@@ -196,7 +326,7 @@ fn strangers_are_few_and_do_not_stay() {
 #[test]
 fn malformed_input_is_counted_by_reason_and_closes() {
     let mut host = Host::new(pool_config(64, 64));
-    let (_, hello) = Handshake::start(Key::none(), open(), [1; 16], 1);
+    let (_, hello) = Handshake::start(Key::none(), open(), [1; 48], 1);
     let flip = |at: usize, value: u8| {
         let mut bytes = hello.clone();
         bytes[at] = value;
@@ -213,7 +343,7 @@ fn malformed_input_is_counted_by_reason_and_closes() {
         (flip(HEADER_LEN + 2, 0xaa), "bad-check"),
     ];
     for (bytes, reason) in cases {
-        let conn = host.accept(Peer::Tcp, 0);
+        let conn = host.accept(Peer::LOOPBACK, 0);
         host.feed(conn, &bytes);
         assert!(!host.is_open(conn), "{reason} leaves the connection open");
         assert_eq!(host.refused(reason), 1, "{reason} was not counted");
@@ -223,7 +353,7 @@ fn malformed_input_is_counted_by_reason_and_closes() {
         );
     }
     // A request before a hello, and one on a connection that the shard does not know.
-    let conn = host.accept(Peer::Tcp, 0);
+    let conn = host.accept(Peer::LOOPBACK, 0);
     let mut heartbeat = Vec::new();
     let request = muninn_wire::Request::Heartbeat;
     request.encode(

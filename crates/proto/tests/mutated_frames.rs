@@ -100,7 +100,7 @@ fn mutated_frames_neither_break_nor_grow_a_server() {
         mutate(&mut frame, &mut rng);
         // Now and then at the door, where nothing is known of the sender.
         let conn = if rng.chance(0.02) {
-            host.accept(Peer::Tcp, 0)
+            host.accept(Peer::LOOPBACK, 0)
         } else {
             own
         };

@@ -391,11 +391,11 @@ fn only_an_operator_may_drain() {
     use muninn_proto::client::{Lane, Purpose};
     let key = Key::from_file_contents(b"sixteen bytes or more").unwrap();
     let cases = [
-        (Key::none(), Peer::Tcp, false),
+        (Key::none(), Peer::LOOPBACK, false),
         (Key::none(), Peer::Unix { uid: 1001 }, false),
         (Key::none(), Peer::Unix { uid: 1000 }, true),
         (Key::none(), Peer::Unix { uid: 0 }, true),
-        (key, Peer::Tcp, true),
+        (key, Peer::LOOPBACK, true),
     ];
     for (key, peer, allowed) in cases {
         let mut host = Host::with(pool_config(64, 64), common::shared_config(key.clone()), 1);
@@ -441,11 +441,11 @@ fn observers_are_bounded_in_number_and_in_silence() {
     let mut host = Host::new(pool_config(64, 64));
     let mut conns = Vec::new();
     for _ in 0..max {
-        let conn = host.accept(Peer::Tcp, 0);
+        let conn = host.accept(Peer::LOOPBACK, 0);
         host.shake(conn, &Key::none(), Purpose::Observe).unwrap();
         conns.push(conn);
     }
-    let late = host.accept(Peer::Tcp, 0);
+    let late = host.accept(Peer::LOOPBACK, 0);
     let refused = host
         .shake(late, &Key::none(), Purpose::Observe)
         .unwrap_err();

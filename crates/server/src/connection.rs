@@ -5,6 +5,7 @@
 //! kilobytes whatever is sent to it.
 
 use crate::calls::Calls;
+use crate::guard::Guard;
 use crate::segment::MemfdBacking;
 use muninn_proto::server::{Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
@@ -57,6 +58,8 @@ pub struct Connection {
     /// The latest notice, until there is room between two replies.
     notice: Option<Notice>,
     closing: bool,
+    /// All of it is in records from now on.
+    guard: Option<Box<Guard>>,
     /// Class of the request that was last seen, for the order in which connections are served.
     pub class: Class,
     /// Mark the packets with the class of the requests they answer, once that is known.
@@ -99,6 +102,7 @@ impl Connection {
             replies: Vec::new(),
             notice: None,
             closing: false,
+            guard: None,
             class: Class::Control,
             to_mark,
             queued: false,
@@ -210,6 +214,25 @@ impl Connection {
             if moved >= budget {
                 return (moved, Turn::More);
             }
+            if self.guard.is_some() {
+                let mut plain = Vec::new();
+                let read = self.read_protected(&mut plain);
+                match read {
+                    Ok(Transfer::Bytes(n)) => moved += n,
+                    Ok(Transfer::WouldBlock) => return (moved, Turn::Idle),
+                    Ok(Transfer::Closed) => return (moved, Turn::Left),
+                    Err(error) => {
+                        if error == rustix::io::Errno::BADMSG {
+                            shard.shared().registry.refused("forged-record");
+                        }
+                        return (moved, Turn::Close);
+                    }
+                }
+                if let Some(turn) = self.take_in(&plain, shard, out, calls, now) {
+                    return (moved, turn);
+                }
+                continue;
+            }
             let into_payload = !self.inbound.targets().0.is_empty();
             let (asked, read) = if into_payload {
                 self.read_payload(budget)
@@ -247,6 +270,13 @@ impl Connection {
                 // and ahead of a demand read; a smaller window keeps that short.
                 let _ = self.stream.set_receive_buffer(BULK_WINDOW);
             }
+        }
+    }
+
+    fn read_protected(&mut self, plain: &mut Vec<u8>) -> Result<Transfer, rustix::io::Errno> {
+        match &mut self.guard {
+            Some(guard) => guard.read(&self.stream, plain),
+            None => Ok(Transfer::WouldBlock),
         }
     }
 
@@ -312,7 +342,15 @@ impl Connection {
                 Progress::Frame(header) => {
                     self.class = header.class;
                     self.mark();
-                    match shard.handle(self.id, &header, self.inbound.body(), now, out) {
+                    let step = shard.handle(self.id, &header, self.inbound.body(), now, out);
+                    if let Some(records) = out.protect.take() {
+                        // What came behind the proof did not come in a record: nobody vouches for it.
+                        if !bytes.is_empty() || !self.replies.is_empty() {
+                            return Some(Turn::Close);
+                        }
+                        self.guard = Some(Box::new(Guard::new(records)));
+                    }
+                    match step {
                         // More requests are here already: short answers travel together.
                         Step::Reply if !bytes.is_empty() && self.keep(out) => {}
                         Step::Reply => self.queue(out),
@@ -417,6 +455,11 @@ impl Connection {
 
     fn flush(&mut self) -> Result<Transfer, rustix::io::Errno> {
         let o = &mut self.outgoing;
+        if let Some(guard) = &mut self.guard {
+            let (text, sent) = guard.write(&self.stream, |plain, most| gather(o, plain, most))?;
+            o.sent += text;
+            return Ok(sent);
+        }
         if o.descriptors_sent < o.descriptors.len() {
             // A few bytes with each batch of descriptors; the frame is longer than there can be
             // batches.
@@ -456,5 +499,25 @@ impl Connection {
             o.sent += n;
         }
         Ok(sent)
+    }
+}
+
+/// Copies what is to be sent next, at most so much.
+fn gather(o: &Outgoing, plain: &mut Vec<u8>, most: usize) {
+    let mut skip = o.sent;
+    for part in [&o.frame, &o.payload] {
+        let before = skip.min(part.len());
+        skip -= before;
+        let len = (part.len() - before).min(most - plain.len());
+        plain.extend_from_slice(&part[before..before + len]);
+    }
+    for span in &o.spans {
+        let before = skip.min(span.len as usize);
+        skip -= before;
+        let len = (span.len as usize - before).min(most - plain.len());
+        let start = plain.len();
+        plain.resize(start + len, 0);
+        let memory = span.extent.mem();
+        memory.read(span.at + before as u64, &mut plain[start..]);
     }
 }

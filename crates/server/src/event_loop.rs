@@ -108,6 +108,8 @@ pub struct EventLoop {
     scratch: Box<[u8; HEAD_READ]>,
     /// Connections to which calls have just been answered.
     answered: Vec<ConnId>,
+    /// Connections that have just come.
+    fresh: Vec<ConnId>,
 }
 
 impl EventLoop {
@@ -140,6 +142,7 @@ impl EventLoop {
             awake: None,
             scratch: Box::new([0; HEAD_READ]),
             answered: Vec::new(),
+            fresh: Vec::new(),
         })
     }
 
@@ -173,6 +176,7 @@ impl EventLoop {
                     self.enqueue(id);
                 }
                 now = clock::now();
+                self.greet(&mut calls, now);
                 if now >= next_tick {
                     self.tick(now);
                     next_tick = now + tick;
@@ -227,6 +231,20 @@ impl EventLoop {
             }
         }
         self.answered = answered;
+    }
+
+    /// Looks at once at what those who have just come have sent: who has said hello is not taken for
+    /// one who says nothing, however many come together.
+    fn greet(&mut self, calls: &mut Calls, now: Nanos) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for id in fresh.drain(..) {
+            self.serve(calls, id, QUANTUM, now);
+            if let Some(crowded) = self.shard.crowded(id, now) {
+                self.shard.closed(crowded);
+                self.connections.remove(&crowded);
+            }
+        }
+        self.fresh = fresh;
     }
 
     fn note_ready(&mut self, events: &Events) {
@@ -382,13 +400,14 @@ impl EventLoop {
                     return;
                 }
             };
-            let peer = if stream.is_unix() {
-                match stream.peer_credentials() {
-                    Ok(peer) => Peer::Unix { uid: peer.uid },
-                    Err(_) => continue,
+            let peer = match (stream.peer_credentials(), stream.peer_address()) {
+                (Ok(peer), _) if stream.is_unix() => Peer::Unix { uid: peer.uid },
+                (_, Some(from)) => Peer::Tcp { from: from.ip() },
+                _ => {
+                    // It is gone already, or the kernel does not say who it is.
+                    self.shard.shared().registry.refused("unknown-peer");
+                    continue;
                 }
-            } else {
-                Peer::Tcp
             };
             let target = self.next_loop;
             self.next_loop = (self.next_loop + 1) % self.mailboxes.len();
@@ -416,17 +435,14 @@ impl EventLoop {
         let id = ConnId(self.next_conn);
         self.next_conn += 1;
         let now = clock::now();
-        let mut accepted = self.shard.accepted(id, handed.peer, now);
-        if !accepted && let Some(oldest) = self.shard.oldest_stranger(now) {
-            self.shard.closed(oldest);
-            self.connections.remove(&oldest);
-            accepted = self.shard.accepted(id, handed.peer, now);
-        }
-        let watched = || self.epoll.add(&handed.stream, id.0, Interest::READ);
-        if !accepted || watched().is_err() {
-            self.shard.closed(id);
+        if self
+            .epoll
+            .add(&handed.stream, id.0, Interest::READ)
+            .is_err()
+        {
             return;
         }
+        self.shard.accepted(id, handed.peer, now);
         let equal = self.options.weights == Weights::equal();
         if let Ok(peer) = handed.stream.peer_credentials()
             && handed.stream.is_unix()
@@ -434,12 +450,9 @@ impl EventLoop {
             self.shard.comes_from(id, peer.pid);
         }
         let mut connection = Connection::new(id, handed.stream, handed.peer, !equal);
-        let has_bytes = !handed.bytes.is_empty();
         connection.preload(handed.bytes);
         self.connections.insert(id, connection);
-        if has_bytes {
-            self.enqueue(id);
-        }
+        self.fresh.push(id);
     }
 
     /// Tells every session that the server ends, as far as their sockets take it at once.

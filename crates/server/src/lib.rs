@@ -9,11 +9,13 @@ mod agents;
 mod calls;
 mod connection;
 mod event_loop;
+mod guard;
 mod metrics;
 mod segment;
 
 pub use agents::{AgentLimits, AgentReport};
 pub use calls::{CALLS_MAX, CallFactory, CallHost, OnEnd};
+pub use metrics::MetricsToken;
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
 
 use agents::AgentHost;
@@ -34,6 +36,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// So many sessions one client may have, unless told otherwise, even if they are all.
+const FEW_SESSIONS: usize = 64;
+
 /// Everything that can be chosen about a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -43,12 +48,16 @@ pub struct ServerConfig {
     pub segment: Option<Bytes>,
     pub listen: Vec<Address>,
     pub metrics: Option<SocketAddr>,
+    /// Who asks for metrics must have it; needed beyond this machine.
+    pub metrics_token: Option<MetricsToken>,
     pub key: Key,
     /// Listen beyond this machine without a key.
     pub insecure: bool,
     pub lease: Duration,
     pub quotas: HashMap<String, Bytes>,
     pub max_sessions: usize,
+    /// Of one client, so that none can keep the others out; None: half of them, if these are many.
+    pub max_sessions_of_source: Option<usize>,
     pub threads: usize,
     pub spin: Duration,
     pub weights: Weights,
@@ -72,11 +81,13 @@ impl Default for ServerConfig {
             segment: None,
             listen: Vec::new(),
             metrics: None,
+            metrics_token: None,
             key: Key::none(),
             insecure: false,
             lease: Duration::from_secs(10),
             quotas: HashMap::new(),
             max_sessions: 4096,
+            max_sessions_of_source: None,
             threads: 1,
             spin: Duration::from_micros(50),
             weights: Weights::default(),
@@ -100,6 +111,12 @@ pub enum ServerError {
          is trusted"
     )]
     KeyNeeded(Address),
+    #[error(
+        "refusing to show metrics at {0} to everybody: name a file with a token (--metrics-token-file \
+         PATH) that scrapers are to send as 'Authorization: Bearer TOKEN', or say --insecure if the \
+         network is trusted"
+    )]
+    TokenNeeded(SocketAddr),
     #[error("{0} is too little memory for a server: give it at least {min}", min = Bytes(PAGE_SIZE as u64))]
     TooLittle(Bytes),
     #[error("a segment of {0} cannot be: use a power of two from 4KiB to 1GiB")]
@@ -158,6 +175,13 @@ impl Server {
         {
             return Err(ServerError::KeyNeeded(open.clone()));
         }
+        if let Some(at) = config.metrics
+            && !at.ip().is_loopback()
+            && config.metrics_token.is_none()
+            && !config.insecure
+        {
+            return Err(ServerError::TokenNeeded(at));
+        }
         if config.memory < Bytes::PAGE {
             return Err(ServerError::TooLittle(config.memory));
         }
@@ -209,6 +233,8 @@ impl Server {
                 key: config.key.clone(),
                 lease: Nanos::from(config.lease),
                 max_sessions: config.max_sessions,
+                max_sessions_of_source: (config.max_sessions_of_source)
+                    .unwrap_or((config.max_sessions / 2).max(FEW_SESSIONS)),
                 uid: muninn_sys::proc::own_uid(),
                 boot: muninn_sys::rand::u64(),
             },
@@ -233,7 +259,7 @@ impl Server {
             metrics: metrics_address,
             agents: config
                 .agents
-                .map(|limits| Arc::new(AgentHost::new(config.key, limits))),
+                .map(|limits| Arc::new(AgentHost::new(Arc::clone(&shared.pool), limits))),
         };
         if let Some(host) = &server.agents {
             // Set once, before any loop runs.
@@ -268,8 +294,9 @@ impl Server {
         let pool = Arc::clone(&shared.pool);
         server.wiper = Some(spawn("muninn-wiper", move || wipe(&pool, &wiper_stop))?);
         if let Some(listener) = metrics {
+            let token = config.metrics_token;
             let shared = Arc::clone(&shared);
-            let work = move || metrics::serve(&listener, &shared, &stop);
+            let work = move || metrics::serve(&listener, &shared, token.as_ref(), &stop);
             server.threads.push(spawn("muninn-metrics", work)?);
         }
         Ok(server)
@@ -304,6 +331,11 @@ impl Server {
     pub fn drain(&self, within: Option<Duration>) {
         let ends = within.map(|time| clock::now() + Nanos::from(time));
         self.shared.pool.set_drain(ends);
+    }
+
+    /// What clients have to show from now on. Who is in stays in.
+    pub fn set_key(&self, key: Key) {
+        self.shared.set_key(key);
     }
 
     /// Whether every thread still runs.

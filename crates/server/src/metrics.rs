@@ -3,10 +3,11 @@
 use crate::segment::MemfdBacking;
 use muninn_proto::server::Shared;
 use muninn_sys::clock;
-use muninn_sys::epoll::Interest;
+use muninn_sys::epoll::{Epoll, Events, Interest};
 use muninn_sys::socket::{ByteStream, Listener, Stream, Transfer};
 use muninn_types::{Class, SessionId};
-use std::fmt::Write;
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,6 +16,14 @@ use std::time::{Duration, Instant};
 /// A scraper gets this long to ask and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 const REQUEST_MAX: usize = 4096;
+/// Scrapers that are answered side by side.
+const SCRAPERS_MAX: usize = 64;
+/// How often it is looked at whether the server is to stop.
+const LOOK: Duration = Duration::from_millis(200);
+const LISTENER: u64 = u64::MAX;
+const BEARER: &[u8] = b"Authorization: Bearer ";
+const TOKEN_MIN: usize = 16;
+const TOKEN_MAX: usize = 256;
 
 /// All numbers, as text.
 pub fn render(shared: &Shared<MemfdBacking>) -> String {
@@ -105,56 +114,163 @@ pub fn render(shared: &Shared<MemfdBacking>) -> String {
     text
 }
 
-/// Answers scrapers, one after the other, until told to stop.
-pub fn serve(listener: &Listener, shared: &Arc<Shared<MemfdBacking>>, stop: &AtomicBool) {
-    let look = Duration::from_millis(200);
-    while !stop.load(Relaxed) {
-        let waited = muninn_sys::epoll::wait_for(listener, Interest::READ, Some(look));
-        if waited == Ok(true)
-            && let Ok(Some(stream)) = listener.accept()
-        {
-            // A scraper that breaks off is its own affair.
-            let _ = answer(&stream, shared);
-        }
+/// Who may ask.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MetricsToken(String);
+
+impl MetricsToken {
+    /// The contents of a file, without white space at its ends.
+    pub fn from_file_contents(contents: &str) -> Option<MetricsToken> {
+        let token = contents.trim();
+        let fits = (TOKEN_MIN..=TOKEN_MAX).contains(&token.len());
+        (fits && token.bytes().all(|b| b.is_ascii_graphic()))
+            .then(|| MetricsToken(token.to_string()))
+    }
+
+    /// Takes the same time wherever the first difference is.
+    fn is(&self, given: &[u8]) -> bool {
+        let own = self.0.as_bytes();
+        let pairs = own.iter().zip(given);
+        let differ = pairs.fold(0, |differ, (a, b)| differ | (a ^ b));
+        own.len() == given.len() && differ == 0
     }
 }
 
-fn answer(stream: &Stream, shared: &Shared<MemfdBacking>) -> Option<()> {
-    let ends = Instant::now() + PATIENCE;
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > REQUEST_MAX {
-            return None;
-        }
-        let mut chunk = [0; 1024];
-        match stream.read(&mut [IoSliceMut::new(&mut chunk)]).ok()? {
-            Transfer::Bytes(n) => request.extend_from_slice(&chunk[..n]),
-            Transfer::Closed => return None,
-            Transfer::WouldBlock => wait(stream, Interest::READ, ends)?,
-        }
+impl fmt::Debug for MetricsToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MetricsToken(…)")
     }
-    let (code, body) = if request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ") {
-        ("200 OK", render(shared))
-    } else {
-        ("404 Not Found", "ask for /metrics\n".to_string())
+}
+
+/// A scraper that is being answered.
+struct Scraper {
+    stream: Stream,
+    until: Instant,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    sent: usize,
+}
+
+enum Wants {
+    Read,
+    Write,
+    Nothing,
+}
+
+impl Scraper {
+    /// Goes on as far as it can without waiting.
+    fn advance(&mut self, shared: &Shared<MemfdBacking>, token: Option<&MetricsToken>) -> Wants {
+        while self.answer.is_empty() {
+            let mut chunk = [0; 1024];
+            match self.stream.read(&mut [IoSliceMut::new(&mut chunk)]) {
+                Ok(Transfer::Bytes(n)) => self.request.extend_from_slice(&chunk[..n]),
+                Ok(Transfer::WouldBlock) => return Wants::Read,
+                Ok(Transfer::Closed) | Err(_) => return Wants::Nothing,
+            }
+            if self.request.windows(4).any(|end| end == b"\r\n\r\n") {
+                self.answer = answer(&self.request, shared, token);
+            } else if self.request.len() > REQUEST_MAX {
+                return Wants::Nothing;
+            }
+        }
+        while self.sent < self.answer.len() {
+            let rest = IoSlice::new(&self.answer[self.sent..]);
+            match self.stream.write(&[rest]) {
+                Ok(Transfer::Bytes(n)) => self.sent += n,
+                Ok(Transfer::WouldBlock) => return Wants::Write,
+                Ok(Transfer::Closed) | Err(_) => return Wants::Nothing,
+            }
+        }
+        Wants::Nothing
+    }
+}
+
+/// Answers scrapers until told to stop. Nobody waits for one that says nothing: they are served side
+/// by side, and when there are too many the one that came first makes room.
+pub fn serve(
+    listener: &Listener,
+    shared: &Arc<Shared<MemfdBacking>>,
+    token: Option<&MetricsToken>,
+    stop: &AtomicBool,
+) {
+    let Ok(epoll) = Epoll::new() else {
+        eprintln!("muninn: the metrics port is closed: no descriptor left");
+        return;
     };
-    let answer = format!(
+    if epoll.add(listener, LISTENER, Interest::READ).is_err() {
+        return;
+    }
+    let mut scrapers: VecDeque<(u64, Scraper)> = VecDeque::new();
+    let mut next = 0;
+    let mut events = Events::default();
+    while !stop.load(Relaxed) {
+        if epoll.wait(&mut events, Some(LOOK)).is_err() {
+            return;
+        }
+        let now = Instant::now();
+        for event in events.iter() {
+            if event.token != LISTENER {
+                let found = scrapers.iter().position(|(id, _)| *id == event.token);
+                let Some(at) = found else { continue };
+                match scrapers[at].1.advance(shared, token) {
+                    Wants::Nothing => drop(scrapers.remove(at)),
+                    Wants::Read => {}
+                    Wants::Write => {
+                        let _ = epoll.modify(&scrapers[at].1.stream, event.token, Interest::WRITE);
+                    }
+                }
+                continue;
+            }
+            // A few at a time: those who are here already are looked at in between.
+            for _ in 0..SCRAPERS_MAX / 2 {
+                let Ok(Some(stream)) = listener.accept() else {
+                    break;
+                };
+                if epoll.add(&stream, next, Interest::READ).is_err() {
+                    continue;
+                }
+                if scrapers.len() >= SCRAPERS_MAX {
+                    shared.registry.refused("too-many-scrapers");
+                    scrapers.pop_front();
+                }
+                let scraper = Scraper {
+                    stream,
+                    until: now + PATIENCE,
+                    request: Vec::new(),
+                    answer: Vec::new(),
+                    sent: 0,
+                };
+                scrapers.push_back((next, scraper));
+                next += 1;
+            }
+        }
+        scrapers.retain(|(_, scraper)| scraper.until > now);
+    }
+}
+
+fn answer(request: &[u8], shared: &Shared<MemfdBacking>, token: Option<&MetricsToken>) -> Vec<u8> {
+    let asked = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
+    let permitted = token.is_none_or(|token| {
+        let mut lines = request.split(|b| *b == b'\n').map(<[u8]>::trim_ascii);
+        lines.any(|line| match line.split_at_checked(BEARER.len()) {
+            Some((head, given)) => {
+                head.eq_ignore_ascii_case(BEARER) && token.is(given.trim_ascii())
+            }
+            None => false,
+        })
+    });
+    let (code, body) = match (permitted, asked) {
+        (false, _) => {
+            shared.registry.refused("metrics-token");
+            ("401 Unauthorized", "a token is needed\n".to_string())
+        }
+        (true, true) => ("200 OK", render(shared)),
+        (true, false) => ("404 Not Found", "ask for /metrics\n".to_string()),
+    };
+    let head = format!(
         "HTTP/1.1 {code}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
+         Connection: close\r\n\r\n",
         body.len()
     );
-    let mut rest = answer.as_bytes();
-    while !rest.is_empty() {
-        match stream.write(&[IoSlice::new(rest)]).ok()? {
-            Transfer::Bytes(n) => rest = &rest[n..],
-            Transfer::Closed => return None,
-            Transfer::WouldBlock => wait(stream, Interest::WRITE, ends)?,
-        }
-    }
-    Some(())
-}
-
-fn wait(stream: &Stream, interest: Interest, ends: Instant) -> Option<()> {
-    let left = ends.checked_duration_since(Instant::now())?;
-    stream.wait(interest, Some(left)).ok()?.then_some(())
+    (head + &body).into_bytes()
 }

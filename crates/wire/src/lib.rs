@@ -17,7 +17,7 @@ pub use codec::{DecodeError, ShortText};
 pub use error::{ErrorCode, Refusal};
 pub use frame::{Header, Kind, seal_frame};
 pub use message::{
-    Adopted, Challenge, DrainReport, GrantInfo, GrantList, Hello, Intent, Notice, Request,
+    Adopted, Challenge, DrainReport, GrantInfo, GrantList, Hello, Intent, Lock, Notice, Request,
     Transport, Welcome, decode_adopted, decode_old_value,
 };
 pub use seg::{Seg, Segs};
@@ -25,7 +25,7 @@ pub use service::{Call, Called, MAX_ARGS, MAX_LOCKS, Opening, ServiceInfo, place
 pub use status::{ClassTraffic, ServerStatus, ServiceStatus, SessionStatus, StatusPage};
 
 /// Version of the protocol. A peer of another version is refused in the hello.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 32;
 /// The most segments a scatter-gather request may name.

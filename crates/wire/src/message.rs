@@ -53,12 +53,41 @@ pub enum Intent {
     Observe,
 }
 
+/// How the two sides prove who they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Lock {
+    /// They do not.
+    #[default]
+    Open,
+    /// Both have one key.
+    Shared,
+    /// Each has a key of its own, and an operator's word for it.
+    Identity,
+}
+
+impl Lock {
+    pub const fn to_byte(self) -> u8 {
+        self as u8
+    }
+    pub const fn from_byte(byte: u8) -> Option<Lock> {
+        match byte {
+            0 => Some(Lock::Open),
+            1 => Some(Lock::Shared),
+            2 => Some(Lock::Identity),
+            _ => None,
+        }
+    }
+}
+
 /// The first message of every connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub nonce: [u8; NONCE_LEN],
     pub pid: u32,
     pub intent: Intent,
+    pub lock: Lock,
+    /// The first message of the handshake inside, which all of the above is bound to.
+    pub noise: Vec<u8>,
 }
 
 impl Hello {
@@ -74,6 +103,12 @@ impl Hello {
             } => w.u8(1).u64(session.0).u8(lane.0).u8(kind.to_byte()),
             Intent::Observe => w.u8(2),
         };
+        w.u8(self.lock.to_byte()).bytes(&self.noise);
+    }
+
+    /// The part of a body that is not the handshake inside.
+    pub fn open_part<'a>(&self, body: &'a [u8]) -> &'a [u8] {
+        &body[..body.len() - self.noise.len()]
     }
 
     pub fn decode(body: &[u8]) -> Result<Hello, DecodeError> {
@@ -92,35 +127,39 @@ impl Hello {
             2 => Intent::Observe,
             _ => return Err(DecodeError::Value),
         };
-        r.end()?;
-        Ok(Hello { nonce, pid, intent })
+        let lock = Lock::from_byte(r.u8()?).ok_or(DecodeError::Value)?;
+        Ok(Hello {
+            nonce,
+            pid,
+            intent,
+            lock,
+            noise: r.rest().to_vec(),
+        })
     }
 }
 
-/// The server's answer to a hello: its nonce, and proof that it knows the key too.
+/// The server's answer to a hello: its nonce, and its part of the handshake inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     pub nonce: [u8; NONCE_LEN],
-    pub key_required: bool,
-    pub proof: [u8; PROOF_LEN],
+    pub lock: Lock,
+    pub noise: Vec<u8>,
 }
 
 impl Challenge {
     pub fn encode(&self, body: &mut Vec<u8>) {
         Writer(body)
             .bytes(&self.nonce)
-            .u8(u8::from(self.key_required))
-            .bytes(&self.proof);
+            .u8(self.lock.to_byte())
+            .bytes(&self.noise);
     }
     pub fn decode(body: &[u8]) -> Result<Challenge, DecodeError> {
         let mut r = Reader::new(body);
-        let c = Challenge {
+        Ok(Challenge {
             nonce: r.array()?,
-            key_required: r.bool()?,
-            proof: r.array()?,
-        };
-        r.end()?;
-        Ok(c)
+            lock: Lock::from_byte(r.u8()?).ok_or(DecodeError::Value)?,
+            noise: r.rest().to_vec(),
+        })
     }
 }
 
@@ -133,6 +172,8 @@ pub struct Welcome {
     /// The largest grant to be had.
     pub max_grant_bytes: u64,
     pub server: ShortText,
+    /// Further lanes of the session prove that they know it.
+    pub secret: [u8; PROOF_LEN],
 }
 
 impl Welcome {
@@ -141,7 +182,8 @@ impl Welcome {
         w.u64(self.session.0)
             .u32(self.lease_ms)
             .u64(self.max_grant_bytes)
-            .text(&self.server);
+            .text(&self.server)
+            .bytes(&self.secret);
     }
     pub fn decode(body: &[u8]) -> Result<Welcome, DecodeError> {
         let mut r = Reader::new(body);
@@ -150,6 +192,7 @@ impl Welcome {
             lease_ms: r.u32()?,
             max_grant_bytes: r.u64()?,
             server: r.text(ShortText::MAX)?,
+            secret: r.array()?,
         };
         r.end()?;
         Ok(welcome)
@@ -321,6 +364,8 @@ pub enum Request<'a> {
     Hello(Hello),
     Prove {
         proof: [u8; PROOF_LEN],
+        /// The client's last part of the handshake inside.
+        noise: &'a [u8],
     },
     Heartbeat,
     Goodbye,
@@ -381,7 +426,10 @@ impl<'a> Request<'a> {
         let mut r = Reader::new(body);
         let request = match header.kind {
             Kind::Hello => Request::Hello(Hello::decode(r.rest())?),
-            Kind::Prove => Request::Prove { proof: r.array()? },
+            Kind::Prove => Request::Prove {
+                proof: r.array()?,
+                noise: r.rest(),
+            },
             Kind::Heartbeat => Request::Heartbeat,
             Kind::Goodbye => Request::Goodbye,
             Kind::Grant => Request::Grant { bytes: r.u64()? },
@@ -468,8 +516,8 @@ impl<'a> Request<'a> {
         let mut w = Writer(out);
         match self {
             Request::Hello(hello) => hello.encode(w.0),
-            Request::Prove { proof } => {
-                w.bytes(proof);
+            Request::Prove { proof, noise } => {
+                w.bytes(proof).bytes(noise);
             }
             Request::Heartbeat | Request::Goodbye => {}
             Request::Grant { bytes } => {

@@ -22,11 +22,17 @@ fn hello() -> impl Strategy<Value = Hello> {
         }),
         Just(Intent::Observe),
     ];
-    (any::<[u8; 16]>(), any::<u32>(), intent).prop_map(|(nonce, pid, intent)| Hello {
-        nonce,
-        pid,
-        intent,
-    })
+    let lock = (0u8..3).prop_map(|lock| Lock::from_byte(lock).unwrap());
+    let noise = vec(any::<u8>(), 0..100);
+    (any::<[u8; 16]>(), any::<u32>(), intent, lock, noise).prop_map(
+        |(nonce, pid, intent, lock, noise)| Hello {
+            nonce,
+            pid,
+            intent,
+            lock,
+            noise,
+        },
+    )
 }
 
 fn segs() -> impl Strategy<Value = Vec<Seg>> {
@@ -63,7 +69,7 @@ proptest! {
     fn fixed_requests(a: u64, b: u64, c: u64, offset: u32, ticket: [u8; 16], proof: [u8; 32]) {
         let grant = GrantId(a);
         for request in [
-            Request::Prove { proof },
+            Request::Prove { proof, noise: &ticket },
             Request::Heartbeat,
             Request::Goodbye,
             Request::Grant { bytes: a },
@@ -121,21 +127,22 @@ proptest! {
     }
 
     #[test]
-    fn replies(nonce: [u8; 16], proof: [u8; 32], key_required: bool, a: u64, b: u64, n: u32, name in text(64)) {
+    fn replies(nonce: [u8; 16], proof: [u8; 32], locked: bool, a: u64, b: u64, n: u32, name in text(64)) {
         let mut body = Vec::new();
-        let challenge = Challenge { nonce, key_required, proof };
+        let lock = if locked { Lock::Shared } else { Lock::Open };
+        let challenge = Challenge { nonce, lock, noise: proof.to_vec() };
         challenge.encode(&mut body);
         prop_assert_eq!(Challenge::decode(&body).unwrap(), challenge);
 
         body.clear();
-        let welcome = Welcome { session: SessionId(a), lease_ms: n, max_grant_bytes: b, server: name.clone() };
+        let welcome = Welcome { session: SessionId(a), lease_ms: n, max_grant_bytes: b, server: name.clone(), secret: proof };
         welcome.encode(&mut body);
         prop_assert_eq!(Welcome::decode(&body).unwrap(), welcome);
 
         body.clear();
         let info = GrantInfo {
             grant: GrantId(a), bytes: b, segment: SegmentId(n), incarnation: n,
-            segment_bytes: b, segment_offset: a, descriptor: key_required,
+            segment_bytes: b, segment_offset: a, descriptor: locked,
         };
         info.encode(&mut body);
         prop_assert_eq!(GrantInfo::decode(&body).unwrap(), info);
@@ -149,7 +156,7 @@ proptest! {
         }
 
         body.clear();
-        let report = DrainReport { draining: key_required, left_ms: a, held_bytes: b, holders: n };
+        let report = DrainReport { draining: locked, left_ms: a, held_bytes: b, holders: n };
         report.encode(&mut body);
         prop_assert_eq!(DrainReport::decode(&body).unwrap(), report);
 

@@ -173,7 +173,9 @@ fn evacuate(
             })
             .collect()
     };
-    let mut evacuator = Evacuator::new(&inner.geometry, from, to, inner.config.order);
+    // Works in the program's own process: nobody else's memory.
+    let mut room = ();
+    let mut evacuator = Evacuator::new(&inner.geometry, from, to, inner.config.order, &mut room);
     rewrite_roots(inner, stopped, |word| {
         let new = evacuator.forward(view, word)?;
         evacuator.drain(view)?;

@@ -9,9 +9,9 @@ use crate::error::HeapError;
 use crate::pager::wait_a_moment;
 use crate::stats::AgentStats;
 use muninn_heap_agent::bytes::{Reader, Short, Writer};
-use muninn_heap_agent::command::{Op, TOKEN_LEN, Task};
+use muninn_heap_agent::command::Task;
 use muninn_heap_agent::layout::{Geometry, TypeDescriptor};
-use muninn_heap_agent::termination::Flags;
+use muninn_heap_agent::message::{Ask, Attach, GhostBatch, Polled, Stats};
 use muninn_net::{Answer, Control, Grant, NetError, Pool};
 use muninn_sys::clock;
 use muninn_types::{Bytes, Nanos, ServerId};
@@ -31,17 +31,10 @@ const TASK: Duration = Duration::from_secs(120);
 pub struct Remote {
     pool: Arc<Pool>,
     scratch: Vec<Grant>,
-    /// One conversation at a time with each server.
-    locks: Vec<Mutex<()>>,
+    /// One conversation at a time with each server; batches of references taken from its agent.
+    locks: Vec<Mutex<u64>>,
+    carrying: Mutex<()>,
     detached: AtomicBool,
-}
-
-/// An agent's answer to a poll.
-#[derive(Clone, Debug)]
-pub struct Polled {
-    pub flags: Flags,
-    pub pending: u32,
-    pub result_len: u64,
 }
 
 fn unclear(_: Short) -> HeapError {
@@ -63,13 +56,11 @@ impl Remote {
             pool: Arc::clone(pool),
             scratch: Vec::new(),
             locks: (0..servers).map(|_| Mutex::default()).collect(),
+            carrying: Mutex::default(),
             detached: AtomicBool::new(false),
         };
-        let token: [u8; TOKEN_LEN] = muninn_sys::rand::bytes();
-        let mut names = Vec::new();
         for server in 0..servers {
             let transport = pool.transport(ServerId(server))?;
-            names.push(transport.address().to_string());
             let size = SCRATCH.min(transport.max_grant());
             remote.scratch.push(pool.grant_at(ServerId(server), size)?);
         }
@@ -78,24 +69,22 @@ impl Remote {
             for grant in grants.iter().filter(|grant| grant.server.0 == server) {
                 list.u64(grant.id.0);
             }
-            names.iter().for_each(|name| list.text(name));
             let scratch = &remote.scratch[server as usize];
             if list.0.len() as u64 > scratch.bytes.0 {
                 return Err(HeapError::Agent(
-                    names[server as usize].clone(),
+                    remote.name(server),
                     "the heap has too many regions for it; make them larger".to_string(),
                 ));
             }
             pool.write(scratch, 0, &list.0)?;
-            let mut body = Writer::default();
-            body.u8(Op::Attach as u8);
-            geometry.encode(&mut body);
-            body.u32(server);
-            body.u32(servers);
-            body.0.extend_from_slice(&token);
-            body.u64(scratch.id.0);
-            body.u32(list.0.len() as u32);
-            remote.call(server, body.0)?;
+            let attach = Ask::Attach(Attach {
+                geometry: *geometry,
+                me: server,
+                servers,
+                scratch: scratch.id.0,
+                list_len: list.0.len() as u32,
+            });
+            remote.call(server, attach)?;
         }
         Ok(remote)
     }
@@ -104,7 +93,7 @@ impl Remote {
         self.scratch.len() as u32
     }
 
-    fn lock(&self, server: u32) -> MutexGuard<'_, ()> {
+    fn lock(&self, server: u32) -> MutexGuard<'_, u64> {
         self.locks[server as usize]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -117,9 +106,9 @@ impl Remote {
         }
     }
 
-    fn call(&self, server: u32, body: Vec<u8>) -> Result<Vec<u8>, HeapError> {
+    fn call(&self, server: u32, ask: Ask<'_>) -> Result<Vec<u8>, HeapError> {
         let transport = self.pool.transport(ServerId(server))?;
-        match transport.call(Control::Agent(body), CALL) {
+        match transport.call(Control::Agent(ask.encode()), CALL) {
             Ok(Answer::Agent(answer)) => Ok(answer),
             Ok(_) => Err(unclear(Short)),
             // One that does not know the request closes the connection for it.
@@ -143,10 +132,8 @@ impl Remote {
         let scratch = &self.scratch[server as usize];
         for chunk in input.chunks(scratch.bytes.0 as usize) {
             self.pool.write(scratch, 0, chunk)?;
-            let mut body = Writer::default();
-            body.u8(Op::Append as u8);
-            body.u32(chunk.len() as u32);
-            self.call(server, body.0)?;
+            let len = chunk.len() as u32;
+            self.call(server, Ask::Append { len })?;
         }
         Ok(())
     }
@@ -154,15 +141,13 @@ impl Remote {
     /// Starts a task.
     pub fn start(&self, server: u32, task: Task, input: &[u8]) -> Result<(), HeapError> {
         let _mine = self.lock(server);
-        let mut body = Writer::default();
-        body.u8(Op::Run as u8);
-        body.u8(task as u8);
-        if input.len() < MAX_BODY - 8 {
-            body.0.extend_from_slice(input);
-        } else {
+        let mut rest = input;
+        if input.len() >= MAX_BODY - 8 {
             self.send(server, input)?;
+            rest = &[];
         }
-        self.call(server, body.0).map(|_| ())
+        self.call(server, Ask::Run { task, input: rest })
+            .map(|_| ())
     }
 
     /// More to trace.
@@ -171,22 +156,46 @@ impl Remote {
         let mut input = Writer::default();
         input.words(words);
         self.send(server, &input.0)?;
-        self.call(server, vec![Op::Roots as u8]).map(|_| ())
+        self.call(server, Ask::Roots).map(|_| ())
     }
 
     pub fn poll(&self, server: u32) -> Result<Polled, HeapError> {
-        let answer = self.call(server, vec![Op::Poll as u8])?;
-        let mut r = Reader::new(&answer);
-        let polled = Polled {
-            flags: Flags::from_byte(r.u8().map_err(unclear)?),
-            pending: r.u32().map_err(unclear)?,
-            result_len: r.u64().map_err(unclear)?,
-        };
-        let error = r.text().map_err(unclear)?;
-        if !error.is_empty() {
-            return Err(HeapError::Agent(self.name(server), error));
+        let answer = self.call(server, Ask::Poll)?;
+        let polled = Polled::decode(&answer).map_err(unclear)?;
+        if !polled.error.is_empty() {
+            return Err(HeapError::Agent(self.name(server), polled.error));
+        }
+        if polled.flags.ghosts {
+            self.carry_ghosts(server)?;
         }
         Ok(polled)
+    }
+
+    /// Takes references that an agent found to the servers that they belong to. Servers do not know
+    /// each other; what one has found is acknowledged when the other has taken it.
+    fn carry_ghosts(&self, server: u32) -> Result<(), HeapError> {
+        // One at a time: a batch is acknowledged by asking for the one after it.
+        let _carrying = self.carrying.lock();
+        loop {
+            let mut taken = self.lock(server);
+            let answer = self.call(server, Ask::Ghosts { taken: *taken })?;
+            let batch = GhostBatch::decode(&answer).map_err(unclear)?;
+            if batch.words == 0 {
+                return Ok(());
+            }
+            let scratch = &self.scratch[server as usize];
+            let fits = u64::from(batch.words) * 8 <= scratch.bytes.0;
+            if !fits || batch.server >= self.servers() || batch.server == server {
+                return Err(unclear(Short));
+            }
+            let mut bytes = vec![0; batch.words as usize * 8];
+            self.pool.read(scratch, 0, &mut bytes)?;
+            *taken += 1;
+            drop(taken);
+            let words = bytes.as_chunks::<8>().0.iter();
+            let words: Vec<u64> = words.map(|word| u64::from_le_bytes(*word)).collect();
+            self.roots(batch.server, &words)?;
+        }
     }
 
     /// Waits until an agent has done all its tasks; the result of the last.
@@ -208,10 +217,8 @@ impl Remote {
         let scratch = &self.scratch[server as usize];
         let mut result = Vec::with_capacity(len as usize);
         while (result.len() as u64) < len {
-            let mut body = Writer::default();
-            body.u8(Op::Fetch as u8);
-            body.u64(result.len() as u64);
-            let answer = self.call(server, body.0)?;
+            let offset = result.len() as u64;
+            let answer = self.call(server, Ask::Fetch { offset })?;
             let got = Reader::new(&answer).u64().map_err(unclear)? as usize;
             if got == 0 {
                 return Err(unclear(Short));
@@ -242,18 +249,17 @@ impl Remote {
 
     pub fn stats(&self) -> Vec<AgentStats> {
         let ask = |server| -> Result<AgentStats, HeapError> {
-            let answer = self.call(server, vec![Op::Stats as u8])?;
-            let mut r = Reader::new(&answer);
-            let mut next = || r.u64().map_err(unclear);
+            let answer = self.call(server, Ask::Stats)?;
+            let stats = Stats::decode(&answer).map_err(unclear)?;
             Ok(AgentStats {
                 server: self.name(server),
-                metadata: Bytes(next()?),
-                metadata_peak: Bytes(next()?),
-                served: Bytes(next()?),
-                cpu_seconds: next()? as f64 / 1e9,
-                traced_objects: next()?,
-                moved: Bytes(next()?),
-                discarded_traces: next()?,
+                metadata: Bytes(stats.metadata_bytes),
+                metadata_peak: Bytes(stats.metadata_peak_bytes),
+                served: Bytes(stats.served_bytes),
+                cpu_seconds: stats.cpu_ns as f64 / 1e9,
+                traced_objects: stats.traced_objects,
+                moved: Bytes(stats.moved_bytes),
+                discarded_traces: stats.discarded_traces,
             })
         };
         // One that does not answer has nothing to report.
@@ -267,7 +273,7 @@ impl Remote {
             return;
         }
         for server in 0..self.servers() {
-            let _ = self.call(server, vec![Op::Detach as u8]);
+            let _ = self.call(server, Ask::Detach);
         }
         let _ = self.pool.release(&self.scratch);
     }

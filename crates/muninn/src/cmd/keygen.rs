@@ -1,36 +1,160 @@
-//! `muninn keygen`: a fresh key for servers and their clients.
+//! `muninn keygen`: keys for servers, their clients and those who run them.
+//!
+//! One shared key, or identities: an operator's, who signs those of servers and clients. Believing
+//! another operator is a line in a file, which servers read again when it changes; so keys are
+//! exchanged without a restart.
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::{key_file, ui};
+use muninn_net::Key;
+use muninn_proto::secure::{Credentials, Operator, Role};
+use muninn_types::Bytes;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Example:
-  muninn keygen /etc/muninn.key
-  muninn serve --memory 64GiB --listen 10.0.0.5:7000 --key-file /etc/muninn.key")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  muninn keygen /etc/muninn.key                  one key for all of a pool
+  muninn keygen operator ops.key                 or: an operator, who vouches for
+  muninn keygen server rack-1.key rack-1 --operator ops.key
+  muninn keygen client batch.key batch --quota 64GiB --operator ops.key
+  muninn serve --memory 64GiB --listen 10.0.0.5:7000 --key-file rack-1.key
+  muninn run --local 4GiB --pool 10.0.0.5:7000 --key-file batch.key -- ./program"
+)]
 pub struct Args {
-    /// File to write; must not exist yet
-    pub path: PathBuf,
+    /// File to write a shared key to; must not exist yet
+    #[arg(required = true)]
+    pub path: Option<PathBuf>,
 
     /// Print one JSON object instead of a sentence
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub json: bool,
+
+    #[command(subcommand)]
+    pub what: Option<What>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum What {
+    /// An operator: signs identities, and may drain servers
+    Operator {
+        /// File to write; must not exist yet. Keep it where no server or client can read it
+        path: PathBuf,
+        /// A name for it
+        #[arg(default_value = "operator")]
+        name: String,
+    },
+    /// A server
+    Server {
+        /// File to write; must not exist yet
+        path: PathBuf,
+        /// A name for it
+        name: String,
+        /// The operator's file
+        #[arg(long, value_name = "PATH")]
+        operator: PathBuf,
+    },
+    /// A client
+    Client {
+        /// File to write; must not exist yet
+        path: PathBuf,
+        /// Its name: quotas, services and shares go by it
+        name: String,
+        /// The most memory that it may hold at each server
+        #[arg(long, value_name = "SIZE")]
+        quota: Option<Bytes>,
+        /// The operator's file
+        #[arg(long, value_name = "PATH")]
+        operator: PathBuf,
+    },
+    /// Believe another operator as well: its public key goes into an identity's file
+    Trust {
+        /// The identity's file
+        path: PathBuf,
+        /// The operator's public key, as 'keygen operator' printed it
+        public: String,
+    },
+    /// Believe an operator no more
+    Distrust {
+        /// The identity's file
+        path: PathBuf,
+        /// The operator's public key
+        public: String,
+    },
+    /// Believe one key no more, whoever signed it: its id goes into a server's file
+    Revoke {
+        /// The server's file
+        path: PathBuf,
+        /// The id of the key, as it was printed when it was made
+        id: String,
+    },
 }
 
 #[derive(Serialize)]
-struct Report {
+struct Shared {
     path: String,
     bits: usize,
 }
 
+#[derive(Serialize)]
+struct Made {
+    path: String,
+    role: &'static str,
+    name: String,
+    id: String,
+    /// Public keys of the operators that it believes; of an operator, its own.
+    operators: Vec<String>,
+}
+
 pub fn run(args: &Args) -> Outcome {
-    key_file::create(&args.path)?;
-    let path = args.path.display().to_string();
+    let Some(what) = &args.what else {
+        return shared(args);
+    };
+    let (path, own) = match what {
+        What::Operator { path, name } => {
+            let operator = Operator::from_seed(muninn_sys::rand::bytes());
+            (path, sign(&operator, Role::Operator, name, None)?)
+        }
+        What::Server {
+            path,
+            name,
+            operator,
+        } => (path, sign(&signer(operator)?, Role::Server, name, None)?),
+        What::Client {
+            path,
+            name,
+            quota,
+            operator,
+        } => {
+            let quota = quota.map(|bytes| bytes.0);
+            (path, sign(&signer(operator)?, Role::Client, name, quota)?)
+        }
+        What::Trust { path, public } => {
+            let public = parse_public(public)?;
+            return change(args, path, |own| own.trust(public));
+        }
+        What::Distrust { path, public } => {
+            let public = parse_public(public)?;
+            return change(args, path, |own| own.distrust(public));
+        }
+        What::Revoke { path, id } => return change(args, path, |own| own.revoke(id)),
+    };
+    key_file::write_new(path, &own.to_text())?;
+    report(args, path, &own);
+    Ok(())
+}
+
+fn shared(args: &Args) -> Outcome {
+    let path = args.path.as_deref().unwrap_or(Path::new(""));
+    key_file::create(path)?;
+    let path = path.display().to_string();
     if args.json {
         let bits = key_file::FRESH_LEN * 8;
-        ui::print_json(&Report { path, bits });
+        ui::print_json(&Shared { path, bits });
     } else {
         ui::print_out(&format!(
             "wrote a fresh key to {path}; give servers and their clients the same file \
@@ -38,4 +162,80 @@ pub fn run(args: &Args) -> Outcome {
         ));
     }
     Ok(())
+}
+
+fn sign(
+    operator: &Operator,
+    role: Role,
+    name: &str,
+    quota: Option<u64>,
+) -> Result<Credentials, Failure> {
+    let signed = operator.sign(role, name, quota, muninn_sys::rand::bytes());
+    signed.map_err(|_| {
+        Failure::usage(format!(
+            "'{name}' cannot be a name: use 1 to 64 bytes without control characters"
+        ))
+    })
+}
+
+fn identity(path: &Path) -> Result<Credentials, Failure> {
+    let key = key_file::load(Some(path))?;
+    key.credentials().cloned().ok_or_else(|| {
+        Failure::usage(format!(
+            "{} is not an identity: 'muninn keygen operator', 'server' and 'client' make them",
+            path.display()
+        ))
+    })
+}
+
+fn signer(path: &Path) -> Result<Operator, Failure> {
+    identity(path)?.operator().ok_or_else(|| {
+        Failure::usage(format!(
+            "{} cannot sign: name the file of an operator ('muninn keygen operator PATH' makes one)",
+            path.display()
+        ))
+    })
+}
+
+fn parse_public(text: &str) -> Result<[u8; 32], Failure> {
+    muninn_proto::secure::parse_public(text).ok_or_else(|| {
+        Failure::usage(format!(
+            "'{text}' is not an operator's public key: 64 hexadecimal digits, as 'muninn keygen \
+             operator' prints them"
+        ))
+    })
+}
+
+/// Changes an identity's file, in one step for whoever reads it.
+fn change(args: &Args, path: &Path, how: impl FnOnce(&mut Credentials)) -> Outcome {
+    let mut own = identity(path)?;
+    how(&mut own);
+    // An identity that believes nobody is of no use, and would not be read again.
+    Key::from_file_contents(own.to_text().as_bytes())
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    key_file::replace(path, &own.to_text())?;
+    report(args, path, &own);
+    Ok(())
+}
+
+fn report(args: &Args, path: &Path, own: &Credentials) {
+    let who = own.identity();
+    let hex = |key: &[u8; 32]| key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let operators: Vec<String> = own.operators().iter().map(hex).collect();
+    if args.json {
+        ui::print_json(&Made {
+            path: path.display().to_string(),
+            role: who.role.name(),
+            name: who.name,
+            id: who.id,
+            operators,
+        });
+        return;
+    }
+    let (role, name, id) = (who.role.name(), who.name, who.id);
+    let mut text = format!("{}: {role} '{name}', key {id}", path.display());
+    for operator in operators {
+        text += &format!("\nbelieves operator {operator}");
+    }
+    ui::print_out(&text);
 }

@@ -57,6 +57,87 @@ fn a_wrong_key_and_no_key_say_what_to_do() {
     );
 }
 
+/// Makes an identity; what was said of it.
+fn made(place: &Place, args: &[&str]) -> serde_json::Value {
+    let ended = place.run(&[&["keygen"], args, &["--json"]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+#[test]
+fn identities_are_let_in_and_exchanged_while_a_server_runs() {
+    let place = place();
+    let old = made(&place, &["operator", "old.key"]);
+    made(
+        &place,
+        &["server", "rack.key", "rack-1", "--operator", "old.key"],
+    );
+    let args = ["client", "batch.key", "batch", "--quota", "1MiB"];
+    let batch = made(&place, &[&args[..], &["--operator", "old.key"]].concat());
+    assert_eq!(
+        (&batch["role"], &batch["name"]),
+        (&"client".into(), &"batch".into())
+    );
+    let served = place.serve(&["--memory", "8MiB", "--key-file", "rack.key"]);
+    let at = served.tcp();
+    let status = |key: &str| {
+        place
+            .run(&["status", "--pool", &at, "--key-file", key])
+            .code
+    };
+    assert_eq!((status("batch.key"), status("old.key")), (Some(0), Some(0)));
+    // A client is no operator.
+    let drain = place.run(&["drain", "--pool", &at, "--key-file", "batch.key"]);
+    assert_ne!(drain.code, Some(0));
+    // Another operator's client, before and after that operator is believed.
+    let new = made(&place, &["operator", "new.key"]);
+    made(
+        &place,
+        &["client", "web.key", "web", "--operator", "new.key"],
+    );
+    let public = |who: &serde_json::Value| who["operators"][0].as_str().unwrap().to_string();
+    made(&place, &["trust", "web.key", &public(&old)]);
+    assert_eq!(status("web.key"), Some(3));
+    made(&place, &["trust", "rack.key", &public(&new)]);
+    let ends = std::time::Instant::now() + crate::common::PATIENCE;
+    while status("web.key") != Some(0) {
+        assert!(
+            std::time::Instant::now() < ends,
+            "the key file is not read again"
+        );
+    }
+    assert_eq!(status("batch.key"), Some(0), "both are believed");
+    made(
+        &place,
+        &["revoke", "rack.key", batch["id"].as_str().unwrap()],
+    );
+    while status("batch.key") != Some(3) {
+        assert!(std::time::Instant::now() < ends, "a revoked key is let in");
+    }
+    assert_eq!(status("web.key"), Some(0));
+    assert_eq!(served.stop().code, Some(0));
+}
+
+#[test]
+fn only_an_operator_signs() {
+    let place = place();
+    made(&place, &["operator", "ops.key"]);
+    made(
+        &place,
+        &["client", "batch.key", "batch", "--operator", "ops.key"],
+    );
+    let ended = place.run(&["keygen", "server", "s.key", "s", "--operator", "batch.key"]);
+    assert_eq!(
+        (ended.code, ended.err.as_str()),
+        (
+            Some(2),
+            "muninn: batch.key cannot sign: name the file of an operator ('muninn keygen operator \
+             PATH' makes one)\n"
+        )
+    );
+    assert!(!place.path("s.key").exists());
+}
+
 #[test]
 fn a_fresh_key_file_is_private_and_never_overwrites() {
     let place = place();

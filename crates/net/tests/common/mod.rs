@@ -176,8 +176,13 @@ impl Raw {
 
     /// The handshake; how it was refused otherwise.
     pub fn shake(&mut self, purpose: Purpose) -> Result<(), String> {
-        let nonce = muninn_sys::rand::bytes();
-        let (mut handshake, first) = Handshake::start(Key::none(), purpose, nonce, 7);
+        self.shake_with(Key::none(), purpose)
+    }
+
+    /// With a key: over a Unix socket, where what follows is not in records.
+    pub fn shake_with(&mut self, key: Key, purpose: Purpose) -> Result<(), String> {
+        let entropy = muninn_sys::rand::bytes();
+        let (mut handshake, first) = Handshake::start(key, purpose, entropy, 7);
         self.send(&first);
         loop {
             let reply = self.recv().ok_or("the server closed the connection")?;
@@ -408,7 +413,22 @@ pub struct Process {
 impl Process {
     /// Runs the test `entry` of this program in a process of its own, with a role.
     pub fn start(entry: &str, role: &[&str]) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Process::start_under(&[], entry, role)
+    }
+
+    /// The same, started by another program that takes it as its arguments, and kills it when it is
+    /// killed itself.
+    pub fn start_under(under: &[&str], entry: &str, role: &[&str]) -> Process {
+        let own = std::env::current_exe().unwrap();
+        let mut command = match under.split_first() {
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(own);
+                command
+            }
+            None => Command::new(own),
+        };
+        let mut child = command
             .args([entry, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role.join("\n"))
             .stdin(Stdio::piped())

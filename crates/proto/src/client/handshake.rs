@@ -1,10 +1,11 @@
 //! Hello, challenge, proof, welcome: who is at the other end, proved in both directions.
 
 use crate::auth::{self, Key, SessionSecret, Transcript};
+use crate::secure::{ENTROPY_LEN, IdentityError, Initiator, NoiseError, Records};
 use muninn_types::{Class, LaneId, LaneKind, SessionId, Tag};
 use muninn_wire::{
-    Challenge, DecodeError, ErrorCode, Header, Hello, Intent, Kind, NONCE_LEN, Refusal, Request,
-    ShortText, Transport, Welcome,
+    Challenge, DecodeError, ErrorCode, Header, Hello, Intent, Kind, Lock, NONCE_LEN, PROOF_LEN,
+    Refusal, Request, ShortText, Transport, Welcome,
 };
 
 /// What a connection is for.
@@ -27,8 +28,10 @@ pub enum Purpose {
 pub struct Handshake {
     key: Key,
     purpose: Purpose,
-    hello_body: Vec<u8>,
-    server_nonce: Option<[u8; NONCE_LEN]>,
+    /// What the hello says in the open.
+    open: Vec<u8>,
+    noise: Option<Initiator>,
+    proved: bool,
 }
 
 /// The connection is ready.
@@ -51,6 +54,8 @@ pub enum HandshakeError {
     Refused(Refusal),
     #[error("the server does not know this client's key: use the key file it was started with")]
     ServerProof,
+    #[error("the server is not to be believed: {0}")]
+    Server(IdentityError),
     #[error(
         "the server speaks protocol version {0}, this client {ours}: use the same release of \
          muninn on both sides",
@@ -73,13 +78,17 @@ impl From<DecodeError> for HandshakeError {
 }
 
 impl Handshake {
-    /// Starts; the frame is the first to send.
+    /// Starts, with random bytes; the frame is the first to send.
     pub fn start(
         key: Key,
         purpose: Purpose,
-        nonce: [u8; NONCE_LEN],
+        entropy: [u8; ENTROPY_LEN],
         pid: u32,
     ) -> (Handshake, Vec<u8>) {
+        let (nonce, seed) = entropy
+            .split_first_chunk::<NONCE_LEN>()
+            .expect("it is longer");
+        let seed: [u8; 32] = seed.try_into().expect("the rest has 32 bytes");
         let intent = match &purpose {
             Purpose::Open { transport, name } => Intent::Open {
                 transport: *transport,
@@ -97,20 +106,39 @@ impl Handshake {
             },
             Purpose::Observe => Intent::Observe,
         };
-        let hello = Hello { nonce, pid, intent };
-        let mut hello_body = Vec::new();
-        hello.encode(&mut hello_body);
+        let mut hello = Hello {
+            nonce: *nonce,
+            pid,
+            intent,
+            lock: key.lock(),
+            noise: Vec::new(),
+        };
+        let mut open = Vec::new();
+        hello.encode(&mut open);
+        let mut noise = None;
+        if key.lock() != Lock::Open {
+            // Keys were looked at when they were read: this cannot fail for what they are.
+            if let Ok((initiator, first)) = Initiator::start(&key, &open, seed) {
+                (noise, hello.noise) = (Some(initiator), first);
+            }
+        }
         let mut frame = Vec::new();
         Request::Hello(hello).encode(Class::Control, Tag(0), &mut frame);
-        (
-            Handshake {
-                key,
-                purpose,
-                hello_body,
-                server_nonce: None,
-            },
-            frame,
-        )
+        let handshake = Handshake {
+            key,
+            purpose,
+            open,
+            noise,
+            proved: false,
+        };
+        (handshake, frame)
+    }
+
+    /// After the proof was sent: what follows on a network is in these records, in both directions.
+    /// None where there is no key.
+    pub fn channel(&mut self) -> Option<Records> {
+        let mut noise = self.noise.take_if(|_| self.proved)?;
+        noise.channel().ok()
     }
 
     /// A frame of the server.
@@ -121,41 +149,49 @@ impl Handshake {
                 ErrorCode::WrongKey if self.key.is_none() => {
                     HandshakeError::Refused(Refusal::new(ErrorCode::KeyRequired))
                 }
+                ErrorCode::WrongKey if !self.proved && refusal.remark.as_str().is_empty() => {
+                    HandshakeError::ServerProof
+                }
                 _ => HandshakeError::Refused(refusal),
             });
         }
-        match (header.kind, self.server_nonce) {
-            (Kind::HelloReply, None) => {
+        match (header.kind, self.proved) {
+            (Kind::HelloReply, false) => {
                 let challenge = Challenge::decode(body)?;
+                if challenge.lock != self.key.lock() {
+                    return Err(match self.key.is_none() {
+                        true => HandshakeError::Refused(Refusal::new(ErrorCode::KeyRequired)),
+                        false => HandshakeError::ServerProof,
+                    });
+                }
+                let mut noise = Vec::new();
+                if challenge.lock != Lock::Open {
+                    let initiator = self.noise.as_mut().ok_or(HandshakeError::ServerProof)?;
+                    noise = initiator
+                        .answer(&challenge.noise)
+                        .map_err(|error| match error {
+                            NoiseError::WrongKey => HandshakeError::ServerProof,
+                            NoiseError::Identity(error) => HandshakeError::Server(error),
+                        })?;
+                }
                 let transcript = Transcript {
-                    hello: &self.hello_body,
+                    hello: &self.open,
                     server_nonce: &challenge.nonce,
                 };
-                if challenge.key_required && self.key.is_none() {
-                    return Err(HandshakeError::Refused(Refusal::new(
-                        ErrorCode::KeyRequired,
-                    )));
-                }
-                if !auth::check_server_proof(&self.key, transcript, &challenge.proof) {
-                    return Err(HandshakeError::ServerProof);
-                }
                 let proof = match &self.purpose {
                     Purpose::Attach { secret, .. } => auth::lane_proof(secret, transcript),
-                    _ => auth::client_proof(&self.key, transcript),
+                    _ => [0; PROOF_LEN],
                 };
-                self.server_nonce = Some(challenge.nonce);
+                self.proved = true;
                 let mut frame = Vec::new();
-                Request::Prove { proof }.encode(Class::Control, Tag(1), &mut frame);
+                let noise = &noise[..];
+                Request::Prove { proof, noise }.encode(Class::Control, Tag(1), &mut frame);
                 Ok(Next::Send(frame))
             }
-            (Kind::ProveReply, Some(nonce)) => {
+            (Kind::ProveReply, true) => {
                 let welcome = Welcome::decode(body)?;
-                let transcript = Transcript {
-                    hello: &self.hello_body,
-                    server_nonce: &nonce,
-                };
                 let secret = matches!(self.purpose, Purpose::Open { .. })
-                    .then(|| auth::session_secret(&self.key, transcript, welcome.session));
+                    .then(|| SessionSecret::of(welcome.secret));
                 Ok(Next::Done(Opened { welcome, secret }))
             }
             _ => Err(HandshakeError::OutOfTurn),

@@ -7,12 +7,20 @@ use super::memory::Backing;
 use super::pool::Extent;
 use super::session::IdMap;
 use muninn_types::{GrantId, SessionId};
-use muninn_wire::Refusal;
+use muninn_wire::{Refusal, ShortText};
 use std::fmt;
 use std::sync::Arc;
 
 /// Grants of a session.
 pub type Grants<B> = IdMap<GrantId, Arc<Extent<B>>>;
+
+/// Who asks: a session, under the name that its quota goes by.
+#[derive(Debug)]
+pub struct Client<'a, B: Backing> {
+    pub session: SessionId,
+    pub name: &'a ShortText,
+    pub grants: &'a Grants<B>,
+}
 
 /// What the agents of a server use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,12 +33,8 @@ pub struct AgentTotals {
 
 /// Runs agents. Calls come from event loops and must be short.
 pub trait Agents<B: Backing>: fmt::Debug + Send + Sync {
-    /// A request of a session; without one (`None`), of another server's agent.
-    fn call(
-        &self,
-        session: Option<(SessionId, &Grants<B>)>,
-        body: &[u8],
-    ) -> Result<Vec<u8>, Refusal>;
+    /// A request of a session.
+    fn call(&self, from: &Client<'_, B>, body: &[u8]) -> Result<Vec<u8>, Refusal>;
 
     /// How all agents together are doing.
     fn totals(&self) -> AgentTotals;

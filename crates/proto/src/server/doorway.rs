@@ -1,14 +1,16 @@
 //! Who is at the door: the handshake, and connections that have no session.
 
 use super::memory::Backing;
+use super::permit::{Action, Standing, permits};
 use super::registry::SessionInfo;
 use super::session::{IdMap, Lane, MAX_LANES, Session};
 use super::shard::{Conn, ConnState, Out, Peer, Shard, Step};
-use crate::auth::{self, Transcript};
+use crate::auth::{self, SessionSecret, Transcript};
+use crate::secure::{ENTROPY_LEN, Responder, Role};
 use muninn_types::{Bytes, ConnId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{
-    Challenge, ErrorCode, Header, Hello, Intent, NONCE_LEN, PROOF_LEN, Refusal, Request, Transport,
-    Welcome,
+    Challenge, ErrorCode, Header, Hello, Intent, Lock, MAX_NAME, PROOF_LEN, Refusal, Request,
+    ShortText, Transport, Welcome,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,38 +52,74 @@ impl<B: Backing> Shard<B> {
                     }
                     _ => {}
                 }
-                let mut nonce = [0; NONCE_LEN];
-                (self.entropy)(&mut nonce);
-                let key = &self.shared.config.key;
-                let transcript = Transcript {
-                    hello: body,
-                    server_nonce: &nonce,
+                let mut entropy = [0; ENTROPY_LEN];
+                (self.entropy)(&mut entropy);
+                let (nonce, seed) = entropy.split_first_chunk().expect("it is longer");
+                let seed: [u8; 32] = seed.try_into().expect("the rest has 32 bytes");
+                let key = self.shared.key();
+                let open = hello.open_part(body).to_vec();
+                let mut challenge = Challenge {
+                    nonce: *nonce,
+                    lock: key.lock(),
+                    noise: Vec::new(),
                 };
-                let proof = auth::server_proof(key, transcript);
-                let challenge = Challenge {
-                    nonce,
-                    key_required: !key.is_none(),
-                    proof,
-                };
+                let mut noise = None;
+                if key.lock() != Lock::Open && hello.lock == key.lock() {
+                    match Responder::start(&key, &open, &hello.noise, seed) {
+                        Ok((responder, answer)) => {
+                            (noise, challenge.noise) = (Some(responder), answer);
+                        }
+                        Err(_) => {
+                            let refusal = Refusal::new(ErrorCode::WrongKey);
+                            return self.refuse_and_close(header, &refusal, out);
+                        }
+                    }
+                }
                 out.reply(header, |b| challenge.encode(b));
-                let hello_body = body.to_vec();
                 known.state = ConnState::AwaitProof {
                     hello,
-                    hello_body,
-                    nonce,
+                    open,
+                    nonce: challenge.nonce,
+                    lock: key.lock(),
+                    noise,
                 };
                 Step::Reply
             }
             (
                 ConnState::AwaitProof {
                     hello,
-                    hello_body,
+                    open,
                     nonce,
+                    lock,
+                    noise,
                 },
-                Request::Prove { proof },
+                Request::Prove {
+                    proof,
+                    noise: message,
+                },
             ) => {
+                if lock != Lock::Open {
+                    let refusal = Refusal::new(ErrorCode::WrongKey);
+                    let Some(Ok((records, proved))) = noise.map(|noise| noise.finish(message))
+                    else {
+                        return self.refuse_and_close(header, &refusal, out);
+                    };
+                    // What stays on this machine nobody else can read or change.
+                    if let Peer::Tcp { .. } = known.peer {
+                        out.protect = Some(records);
+                    }
+                    let identity = match proved {
+                        Ok(identity) => identity,
+                        Err(why) => {
+                            let refusal = refusal.remark(&why.to_string());
+                            return self.refuse_and_close(header, &refusal, out);
+                        }
+                    };
+                    known.standing = Standing::of(lock, identity.as_ref().map(|i| i.role));
+                    known.identity = identity;
+                }
                 let transcript = Transcript {
-                    hello: &hello_body,
+                    hello: &open,
                     server_nonce: &nonce,
                 };
                 match self.admit(conn, &hello, transcript, &proof, now, out) {
@@ -107,6 +145,7 @@ impl<B: Backing> Shard<B> {
     ) -> Result<Welcome, Refusal> {
         let shared = Arc::clone(&self.shared);
         let config = &shared.config;
+        let mut secret = [0; PROOF_LEN];
         let wrong_key = || Refusal::new(ErrorCode::WrongKey);
         let (state, session) = match &hello.intent {
             Intent::Attach {
@@ -118,7 +157,11 @@ impl<B: Backing> Shard<B> {
                     .sessions
                     .get_mut(id)
                     .ok_or_else(|| Refusal::new(ErrorCode::NoSession))?;
-                if !auth::check_lane_proof(&session.secret, transcript, proof) {
+                let known = self.conns.get(&conn);
+                let owner = known.and_then(|known| known.identity.as_ref());
+                let owner = owner.map_or("", |identity| identity.name.as_str());
+                let its_own = session.info.owner.as_str() == owner;
+                if !its_own || !auth::check_lane_proof(&session.secret, transcript, proof) {
                     return Err(wrong_key());
                 }
                 let old = attach(session, *lane, *kind, conn)?;
@@ -135,9 +178,6 @@ impl<B: Backing> Shard<B> {
                     *id,
                 )
             }
-            _ if !auth::check_client_proof(&config.key, transcript, proof) => {
-                return Err(wrong_key());
-            }
             Intent::Observe => {
                 let observes = |c: &&Conn| matches!(c.state, ConnState::Observer);
                 if self.conns.values().filter(observes).count() >= Self::MAX_OBSERVERS {
@@ -147,10 +187,33 @@ impl<B: Backing> Shard<B> {
                 (ConnState::Observer, SessionId(0))
             }
             Intent::Open { transport, name } => {
+                let known = self.conns.get(&conn);
+                let standing = known.map_or(Standing::Anybody, |known| known.standing);
+                if !permits(standing, Action::Session) {
+                    let refusal = Refusal::new(ErrorCode::NotPermitted);
+                    let why = "an operator holds no memory: use a client's identity";
+                    return Err(refusal.remark(why));
+                }
+                let identity = known.and_then(|known| known.identity.clone());
+                let owner = identity
+                    .as_ref()
+                    .map_or("", |identity| identity.name.as_str());
+                let owner = ShortText::lossy(owner, MAX_NAME);
+                if let Some(identity) = &identity {
+                    shared.pool.set_quota(&owner, identity.quota);
+                }
                 let id = self.shared.session_id(self.index);
+                let source = self.conns.get(&conn).map(|c| c.peer.source());
                 let info = Arc::new(SessionInfo {
                     id,
                     name: name.clone(),
+                    account: match identity {
+                        Some(_) => owner.clone(),
+                        None => name.clone(),
+                    },
+                    is_server: standing == Standing::Identity(Role::Server),
+                    owner,
+                    source: source.unwrap_or(Peer::LOOPBACK),
                     transport: *transport,
                     pid: hello.pid,
                     connected: true.into(),
@@ -163,17 +226,14 @@ impl<B: Backing> Shard<B> {
                     holdings: Arc::clone(self.shared.registry.holdings()),
                     note: Default::default(),
                 });
-                if !self
-                    .shared
-                    .registry
-                    .add_session(Arc::clone(&info), config.max_sessions)
-                {
-                    let max = config.max_sessions as u64;
-                    return Err(Refusal::with(ErrorCode::TooManySessions, max, 0));
-                }
+                let (most, of_one) = (config.max_sessions, config.max_sessions_of_source);
+                let added = shared.registry.add_session(Arc::clone(&info), most, of_one);
+                added
+                    .map_err(|limit| Refusal::with(ErrorCode::TooManySessions, limit as u64, 0))?;
+                (self.entropy)(&mut secret);
                 let mut session = Session {
                     info,
-                    secret: auth::session_secret(&config.key, transcript, id),
+                    secret: SessionSecret::of(secret),
                     grants: IdMap::default(),
                     lanes: Default::default(),
                     last_seen: now,
@@ -205,6 +265,7 @@ impl<B: Backing> Shard<B> {
             lease_ms: (config.lease.0 / 1_000_000) as u32,
             max_grant_bytes: segment.min(largest).0,
             server: config.name.clone(),
+            secret,
         })
     }
 
@@ -213,6 +274,7 @@ impl<B: Backing> Shard<B> {
     pub(super) fn handle_observer(
         &mut self,
         peer: Peer,
+        standing: Standing,
         header: &Header,
         request: Request<'_>,
         now: Nanos,
@@ -226,11 +288,9 @@ impl<B: Backing> Shard<B> {
                 Step::Reply
             }
             Request::Drain { deadline_ms } => {
-                let config = &self.shared.config;
-                let permitted = match peer {
-                    Peer::Unix { uid } => uid == config.uid || uid == 0,
-                    Peer::Tcp => !config.key.is_none(),
-                };
+                let own = self.shared.config.uid;
+                let local = matches!(peer, Peer::Unix { uid } if uid == own || uid == 0);
+                let permitted = local || permits(standing, Action::Drain);
                 if !permitted {
                     return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
                 }
@@ -241,20 +301,6 @@ impl<B: Backing> Shard<B> {
                 let report = self.shared.drain_report(now);
                 out.reply(header, |b| report.encode(b));
                 Step::Reply
-            }
-            Request::Agent(body) => {
-                let agents = self.shared.agents.get();
-                let answer = match agents.map(|agents| agents.call(None, body)) {
-                    Some(answer) => answer,
-                    None => Err(Refusal::new(ErrorCode::NoAgent)),
-                };
-                match answer {
-                    Ok(answer) => {
-                        out.reply(header, |b| b.extend_from_slice(&answer));
-                        Step::Reply
-                    }
-                    Err(refusal) => self.refuse(header, &refusal, out),
-                }
             }
             _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
         }

@@ -11,6 +11,7 @@ mod doorway;
 mod inbound;
 mod memory;
 mod operations;
+mod permit;
 mod pool;
 mod registry;
 mod service;
@@ -18,9 +19,10 @@ mod session;
 mod shard;
 mod upkeep;
 
-pub use agents::{AgentTotals, Agents, Grants};
+pub use agents::{AgentTotals, Agents, Client, Grants};
 pub use inbound::{Inbound, Progress};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
+pub use permit::{Action, Standing, permits};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
 pub use registry::{Counters, Holdings, Registry, SessionInfo};
 pub use service::{

@@ -124,7 +124,7 @@ pub(super) fn grant<B: Backing>(
     let info = &session.info;
     let extent = shared
         .pool
-        .alloc(info.id, &info.name, info.transport, bytes)?;
+        .alloc(info.id, &info.account, info.transport, bytes)?;
     let id = GrantId(shared.next_grant.fetch_add(1, Relaxed));
     let described = hand_over(session, shared, id, &extent, out);
     out.reply(header, |b| described.encode(b));
@@ -198,6 +198,7 @@ pub(super) fn share<B: Backing>(
     }
     let ticket = Ticket {
         owner: id,
+        whose: session.info.owner.clone(),
         transport: session.transport(),
         grants,
         ends: None,
@@ -216,7 +217,7 @@ pub(super) fn adopt<B: Backing>(
 ) -> Result<Step, Refusal> {
     let ticket = shared
         .pool
-        .take_ticket(key, session.transport())
+        .take_ticket(key, &session.info.owner, session.transport())
         .ok_or_else(|| Refusal::new(ErrorCode::NoTicket))?;
     let mut infos = Vec::new();
     for (grant, extent) in ticket.grants {
@@ -241,18 +242,26 @@ pub(super) fn open<B: Backing>(
     session: &mut Session<B>,
     shared: &Shared<B>,
     opening: &Opening,
+    fresh: ServiceId,
     header: &Header,
     out: &mut Out<B>,
 ) -> Result<Step, Refusal> {
     let (service, keeps) = match opening {
         Opening::Named { name, bytes, locks } => {
             let wanted = (name, *bytes, *locks);
-            let client = &session.info.name;
+            let whose = (&session.info.account, &session.info.owner);
             let services = &shared.services;
-            let service = services.open(&shared.pool, &shared.next_grant, client, wanted)?;
+            let service = services.open(&shared.pool, &shared.next_grant, fresh, whose, wanted)?;
             (service, true)
         }
-        Opening::Guest(id) => (shared.services.find(*id)?, false),
+        Opening::Guest(id) => {
+            let service = shared.services.find(*id)?;
+            // Of somebody else's there is none; a nic works on those of all.
+            if service.whose != session.info.owner && !session.info.is_server {
+                return Err(Refusal::with(ErrorCode::NoService, id.0, 0));
+            }
+            (service, false)
+        }
     };
     let id = service.info.service;
     match session

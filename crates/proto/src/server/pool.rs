@@ -9,6 +9,10 @@
 //! *owned* by one session that maps them. An owned segment that comes free is *retired*: its memory
 //! file is truncated, so that a mapping its client kept is worth nothing, and a new file takes its
 //! place.
+//!
+//! A client is charged for what nobody else can have because of it: for chunks of shared segments,
+//! and for the whole of a segment that one of its sessions owns, from the moment that it is taken
+//! until new memory has taken its place.
 
 use super::buddy::{Buddy, MAX_ORDER, Order};
 use super::memory::{Backing, SegmentMemory};
@@ -26,7 +30,7 @@ pub struct PoolConfig {
     pub memory: Bytes,
     /// A power of two of pages.
     pub segment: Bytes,
-    /// Bytes that one client name may hold; the entry `*` is for all that have none of their own.
+    /// Bytes that one client may hold; the entry `*` is for all that have none of their own.
     pub quotas: HashMap<String, Bytes>,
 }
 
@@ -39,7 +43,8 @@ pub struct Extent<B: Backing> {
     incarnation: u32,
     frame: u32,
     order: Order,
-    client: ShortText,
+    /// Who is charged for the chunk; nobody if it lies in a segment that is charged as a whole.
+    charged: Option<ShortText>,
     frozen: AtomicBool,
     /// Of a service: no session can release or share it.
     common: bool,
@@ -80,11 +85,8 @@ impl<B: Backing> Drop for Extent<B> {
         state.wiping += bytes;
         state.segments[self.segment.0 as usize].wiping_frames += 1 << self.order;
         state.extents -= 1;
-        if let Some(held) = state.held.get_mut(&self.client) {
-            *held -= bytes;
-            if *held == 0 {
-                state.held.remove(&self.client);
-            }
+        if let Some(client) = &self.charged {
+            state.discharge(client, bytes);
         }
         let job = Job::Chunk {
             frame: self.frame,
@@ -146,12 +148,16 @@ struct Segment<S> {
     orphaned: bool,
     /// Its memory cannot be revoked: a service's.
     lasting: bool,
+    /// Who is charged for all of it, while a session owns it and until its memory is replaced.
+    charged: Option<ShortText>,
 }
 
 /// Grants on their way from one session to another.
 #[derive(Debug)]
 pub(super) struct Ticket<B: Backing> {
     pub owner: SessionId,
+    /// Whose it is; only they can adopt it.
+    pub whose: ShortText,
     pub transport: Transport,
     pub grants: Vec<(GrantId, Arc<Extent<B>>)>,
     /// None while the owner lives.
@@ -166,6 +172,8 @@ struct State<B: Backing> {
     shared_by_order: [BTreeSet<u32>; MAX_ORDER as usize + 1],
     owned: HashMap<SessionId, Vec<u32>>,
     held: HashMap<ShortText, u64>,
+    /// Quotas that came with certificates.
+    certified: HashMap<ShortText, u64>,
     granted: u64,
     wiping: u64,
     extents: u32,
@@ -215,32 +223,31 @@ impl<B: Backing> State<B> {
         }
     }
 
-    /// A segment to cut 2^order frames from, made ready for the session's kind of access.
-    fn find(&mut self, session: SessionId, transport: Transport, order: Order) -> Option<u32> {
-        let fits = |segment: &Segment<B::Segment>| segment.buddy.largest() >= Some(order);
-        let found = match transport {
+    /// A segment already in use by the session's kind of access that 2^order frames can be cut from.
+    fn begun(&self, session: SessionId, transport: Transport, order: Order) -> Option<u32> {
+        match transport {
             Transport::Tcp => self.shared_by_order[usize::from(order)..]
                 .iter()
                 .find_map(|segments| segments.first().copied()),
-            Transport::Shm => self
-                .owned
-                .get(&session)
-                .into_iter()
-                .flatten()
-                .copied()
-                .find(|&i| {
+            Transport::Shm => {
+                let mut own = self.owned.get(&session).into_iter().flatten().copied();
+                own.find(|&i| {
                     let segment = &self.segments[i as usize];
-                    !segment.closed && segment.used == Use::Owned(session) && fits(segment)
-                }),
-        };
-        if found.is_some() {
-            return found;
+                    let open = !segment.closed && segment.used == Use::Owned(session);
+                    open && segment.buddy.largest() >= Some(order)
+                })
+            }
         }
-        let fresh = self
-            .free_segments
-            .iter()
-            .copied()
-            .find(|&i| fits(&self.segments[i as usize]))?;
+    }
+
+    /// A free segment that is large enough.
+    fn fresh(&self, order: Order) -> Option<u32> {
+        let mut free = self.free_segments.iter().copied();
+        free.find(|&i| self.segments[i as usize].buddy.largest() >= Some(order))
+    }
+
+    /// Takes a free segment for the session's kind of access.
+    fn take(&mut self, fresh: u32, session: SessionId, client: &ShortText, transport: Transport) {
         self.free_segments.remove(&fresh);
         match transport {
             Transport::Tcp => {
@@ -248,11 +255,43 @@ impl<B: Backing> State<B> {
                 self.refile(fresh, None);
             }
             Transport::Shm => {
-                self.segments[fresh as usize].used = Use::Owned(session);
+                let segment = &mut self.segments[fresh as usize];
+                segment.used = Use::Owned(session);
+                segment.charged = Some(client.clone());
+                let bytes = segment.bytes.0;
+                *self.held.entry(client.clone()).or_default() += bytes;
                 self.owned.entry(session).or_default().push(fresh);
             }
         }
-        Some(fresh)
+    }
+
+    fn discharge(&mut self, client: &ShortText, bytes: u64) {
+        if let Some(held) = self.held.get_mut(client) {
+            *held -= bytes;
+            if *held == 0 {
+                self.held.remove(client);
+            }
+        }
+    }
+
+    /// A segment is nobody's any more.
+    fn discharge_segment(&mut self, index: u32) {
+        let segment = &mut self.segments[index as usize];
+        let bytes = segment.bytes.0;
+        if let Some(client) = segment.charged.take() {
+            self.discharge(&client, bytes);
+        }
+    }
+
+    /// What a client is charged for but has given up: it is free as soon as it is wiped.
+    fn leaving(&self, client: &ShortText) -> u64 {
+        let given_up = |segment: &&Segment<B::Segment>| {
+            let frames = segment.buddy.free_frames() + segment.wiping_frames;
+            let empty = u64::from(frames) == segment.bytes.whole_pages();
+            segment.charged.as_ref() == Some(client) && empty
+        };
+        let segments = self.segments.iter().filter(given_up);
+        segments.map(|segment| segment.bytes.0).sum()
     }
 
     fn remove_ticket(&mut self, key: &[u8; TICKET_LEN]) -> Option<Ticket<B>> {
@@ -335,6 +374,7 @@ impl<B: Backing> Pool<B> {
                 closed: false,
                 orphaned: false,
                 lasting: false,
+                charged: None,
             });
             left -= bytes;
         }
@@ -344,6 +384,7 @@ impl<B: Backing> Pool<B> {
             shared_by_order: Default::default(),
             owned: HashMap::new(),
             held: HashMap::new(),
+            certified: HashMap::new(),
             granted: 0,
             wiping: 0,
             extents: 0,
@@ -367,12 +408,22 @@ impl<B: Backing> Pool<B> {
         &self.config
     }
 
-    fn quota(&self, client: &ShortText) -> Option<u64> {
+    /// What an operator's certificate lets a client hold.
+    pub(super) fn set_quota(&self, client: &ShortText, bytes: Option<u64>) {
+        let certified = &mut lock(&self.state).certified;
+        match bytes {
+            Some(bytes) => certified.insert(client.clone(), bytes),
+            None => certified.remove(client),
+        };
+    }
+
+    /// The server's own word goes before an operator's, and that before what is for all.
+    fn quota(&self, state: &State<B>, client: &ShortText) -> Option<u64> {
         let quotas = &self.config.quotas;
-        quotas
-            .get(client.as_str())
-            .or_else(|| quotas.get("*"))
-            .map(|bytes| bytes.0)
+        let own = quotas.get(client.as_str()).map(|bytes| bytes.0);
+        let certified = state.certified.get(client).copied();
+        own.or(certified)
+            .or_else(|| quotas.get("*").map(|bytes| bytes.0))
     }
 
     /// Cuts a chunk of at least `bytes`.
@@ -417,13 +468,35 @@ impl<B: Backing> Pool<B> {
         if state.drain.is_some() {
             return Err(Refusal::new(ErrorCode::Draining));
         }
+        let begun = state.begun(session, transport, order);
+        let fresh = begun.is_none().then(|| state.fresh(order)).flatten();
+        let charge = match (transport, begun, fresh) {
+            (Transport::Tcp, ..) => bytes,
+            (Transport::Shm, Some(_), _) => 0,
+            (Transport::Shm, None, Some(fresh)) => state.segments[fresh as usize].bytes.0,
+            (Transport::Shm, None, None) => self.config.segment.0,
+        };
         let held = state.held.get(client).copied().unwrap_or(0);
-        if let Some(quota) = self.quota(client)
-            && held + bytes > quota
+        if let Some(quota) = self.quota(&state, client)
+            && held + charge > quota
         {
-            return Err(Refusal::with(ErrorCode::QuotaExceeded, held, quota));
+            if held - state.leaving(client) + charge <= quota {
+                return Err(Refusal::new(ErrorCode::TryAgain));
+            }
+            let refusal = Refusal::with(ErrorCode::QuotaExceeded, held, quota);
+            return Err(if charge > bytes {
+                let segment = Bytes(charge);
+                refusal.remark(&format!(
+                    "mapped memory is counted in segments of {segment}"
+                ))
+            } else {
+                refusal
+            });
         }
-        let Some(index) = state.find(session, transport, order) else {
+        if let Some(fresh) = fresh {
+            state.take(fresh, session, client, transport);
+        }
+        let Some(index) = begun.or(fresh) else {
             let code = if state.fits_soon(session, transport, order) {
                 ErrorCode::TryAgain
             } else {
@@ -444,6 +517,7 @@ impl<B: Backing> Pool<B> {
                 }
                 Err(_) => {
                     segment.used = Use::Free;
+                    state.discharge_segment(index);
                     state.free_segments.insert(index);
                     if let Some(owned) = state.owned.get_mut(&session) {
                         owned.retain(|i| *i != index);
@@ -461,7 +535,10 @@ impl<B: Backing> Pool<B> {
         state.refile(index, before);
         state.granted += bytes;
         state.extents += 1;
-        *state.held.entry(client.clone()).or_default() += bytes;
+        let charged = (transport == Transport::Tcp).then(|| client.clone());
+        if let Some(client) = &charged {
+            *state.held.entry(client.clone()).or_default() += bytes;
+        }
         Ok(Arc::new(Extent {
             pool: Arc::clone(self),
             mem,
@@ -469,7 +546,7 @@ impl<B: Backing> Pool<B> {
             incarnation,
             frame,
             order,
-            client: client.clone(),
+            charged,
             frozen: AtomicBool::new(false),
             common: lasting,
         }))
@@ -578,6 +655,7 @@ impl<B: Backing> Pool<B> {
                 };
                 let mut state = lock(&self.state);
                 state.wiping -= bytes.0;
+                state.discharge_segment(index);
                 let segment = &mut state.segments[index as usize];
                 segment.mem = Arc::new(fresh);
                 segment.incarnation += 1;
@@ -650,10 +728,12 @@ impl<B: Backing> Pool<B> {
     pub(super) fn take_ticket(
         &self,
         key: &[u8; TICKET_LEN],
+        whose: &ShortText,
         transport: Transport,
     ) -> Option<Ticket<B>> {
         let mut state = lock(&self.state);
-        if state.tickets.get(key)?.transport != transport {
+        let ticket = state.tickets.get(key)?;
+        if ticket.transport != transport || ticket.whose != *whose {
             return None;
         }
         state.remove_ticket(key)

@@ -1,8 +1,9 @@
 //! What `status` and the metrics read: counters that event loops write without waiting for anyone.
 
+use super::shard::Peer;
 use muninn_types::{Class, Nanos, SessionId};
 use muninn_wire::{ClassTraffic, SessionStatus, ShortText, Transport};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +47,13 @@ pub struct Holdings {
 pub struct SessionInfo {
     pub id: SessionId,
     pub name: ShortText,
+    /// Who is charged for what it holds: its identity, or else the name it gave.
+    pub account: ShortText,
+    /// Whose services and shares are its own; empty where nobody has an identity.
+    pub owner: ShortText,
+    pub is_server: bool,
+    /// Where it was opened from.
+    pub source: Peer,
     pub transport: Transport,
     pub pid: u32,
     pub connected: AtomicBool,
@@ -107,6 +115,8 @@ impl SessionInfo {
 #[derive(Debug, Default)]
 pub struct Registry {
     sessions: Mutex<BTreeMap<SessionId, Arc<SessionInfo>>>,
+    /// How many sessions each source has.
+    sources: Mutex<HashMap<Peer, usize>>,
     shards: Mutex<Vec<Arc<Counters>>>,
     holdings: Arc<Holdings>,
     refusals: Mutex<BTreeMap<&'static str, u64>>,
@@ -122,18 +132,36 @@ impl Registry {
         lock(&self.shards).len()
     }
 
-    /// Registers a session unless there are `max` already.
-    pub fn add_session(&self, info: Arc<SessionInfo>, max: usize) -> bool {
+    /// Registers a session, unless there are as many as may be, of all or of its source: that limit.
+    pub fn add_session(
+        &self,
+        info: Arc<SessionInfo>,
+        max: usize,
+        max_of_source: usize,
+    ) -> Result<(), usize> {
         let mut sessions = lock(&self.sessions);
-        let room = sessions.len() < max;
-        if room {
-            sessions.insert(info.id, info);
+        if sessions.len() >= max {
+            return Err(max);
         }
-        room
+        let mut sources = lock(&self.sources);
+        let of_source = sources.entry(info.source).or_default();
+        if *of_source >= max_of_source {
+            return Err(max_of_source);
+        }
+        *of_source += 1;
+        sessions.insert(info.id, info);
+        Ok(())
     }
     pub fn remove_session(&self, id: SessionId) {
         let gone = lock(&self.sessions).remove(&id);
         if let Some(info) = gone {
+            let mut sources = lock(&self.sources);
+            if let Some(count) = sources.get_mut(&info.source) {
+                *count -= 1;
+                if *count == 0 {
+                    sources.remove(&info.source);
+                }
+            }
             // Whatever it still held is no longer held by a session.
             let grants = info.grants.load(Relaxed) as i32;
             info.granted(-grants, -(info.granted_bytes.load(Relaxed) as i64));

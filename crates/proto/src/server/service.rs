@@ -57,6 +57,8 @@ pub struct Service<B: Backing> {
     pub info: ServiceInfo,
     pub name: ShortText,
     pub chunks: Vec<(GrantId, Arc<Extent<B>>)>,
+    /// The identity that it belongs to; empty where nobody has one.
+    pub(super) whose: ShortText,
     pool: Arc<Pool<B>>,
     owner: SessionId,
     /// Sessions that opened it, and all that are tied to it.
@@ -132,7 +134,8 @@ struct Ghost<B: Backing> {
 
 #[derive(Debug)]
 struct Table<B: Backing> {
-    by_name: BTreeMap<String, Arc<Service<B>>>,
+    /// By whose they are, and their names.
+    by_name: BTreeMap<(ShortText, ShortText), Arc<Service<B>>>,
     ghosts: Vec<Ghost<B>>,
     next: u64,
 }
@@ -186,11 +189,13 @@ impl<B: Backing> Services<B> {
         &self,
         pool: &Arc<Pool<B>>,
         next_grant: &AtomicU64,
-        client: &ShortText,
+        id: ServiceId,
+        (client, whose): (&ShortText, &ShortText),
         (name, bytes, locks): (&ShortText, u64, u32),
     ) -> Result<Arc<Service<B>>, Refusal> {
         let mut table = lock(&self.table);
-        if let Some(there) = table.by_name.get(name.as_str()) {
+        let place = (whose.clone(), name.clone());
+        if let Some(there) = table.by_name.get(&place) {
             let (has, base) = (there.info.bytes, there.info.base);
             if has - base != bytes || there.info.locks != locks {
                 let locks = u64::from(there.info.locks);
@@ -202,8 +207,8 @@ impl<B: Backing> Services<B> {
             let max = StatusPage::MAX_SERVICES as u64;
             return Err(Refusal::with(ErrorCode::TooManyServices, max, 0));
         }
-        let id = ServiceId(table.next);
-        let owner = SessionId(id.0 << 8 | NO_SHARD);
+        // Random, so that nobody can count up to another's; owners of memory are counted.
+        let owner = SessionId(table.next << 8 | NO_SHARD);
         let page = PAGE_SIZE as u64;
         let base = (u64::from(locks) * 8).next_multiple_of(page);
         let max = pool.config().segment.0;
@@ -234,6 +239,7 @@ impl<B: Backing> Services<B> {
             },
             name: name.clone(),
             chunks,
+            whose: whose.clone(),
             pool: Arc::clone(pool),
             owner,
             keepers: AtomicU32::new(0),
@@ -243,7 +249,7 @@ impl<B: Backing> Services<B> {
             failed: AtomicU64::new(0),
             accesses: AtomicU64::new(0),
         });
-        table.by_name.insert(name.to_string(), Arc::clone(&service));
+        table.by_name.insert(place, Arc::clone(&service));
         Ok(service)
     }
 
@@ -265,7 +271,8 @@ impl<B: Backing> Services<B> {
         let mut table = lock(&self.table);
         service.sessions.fetch_sub(1, Relaxed);
         let last = keeps && service.keepers.fetch_sub(1, Relaxed) == 1;
-        let gone = last.then(|| table.by_name.remove(service.name.as_str()));
+        let place = (service.whose.clone(), service.name.clone());
+        let gone = last.then(|| table.by_name.remove(&place));
         service.ended.fetch_or(last, Relaxed);
         drop(table);
         drop(gone);

@@ -9,8 +9,8 @@ use muninn_types::{ConnId, GrantId, LaneKind, Nanos, Tag};
 use muninn_wire::Transport;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 
 /// The most lanes of a session: control, and a few for the threads of its client.
 pub const MAX_LANES: usize = 16;
@@ -46,7 +46,8 @@ pub struct Replay<B: Backing> {
     pub tag: Tag,
     pub frame: Vec<u8>,
     pub payload: Vec<u8>,
-    pub descriptors: Vec<Arc<B::Segment>>,
+    /// Memory files that went with it. A reply must not keep memory that was given up since.
+    pub descriptors: Vec<Weak<B::Segment>>,
 }
 
 #[derive(Debug)]

@@ -5,23 +5,27 @@
 //! the session's own grants and nothing else: there is no message by which a client could name
 //! another's memory.
 
-use super::agents::Agents;
+use super::agents::{Agents, Client};
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
+use super::permit::Standing;
 use super::pool::{Extent, Pool};
 use super::registry::{Counters, Registry};
 use super::service::{Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
+use crate::secure::{Identity, Records, Responder};
 use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
-    Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, NONCE_LEN,
+    Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, Lock, NONCE_LEN,
     Notice, Refusal, Request, ServerStatus, ShortText, StatusPage, TICKET_LEN, Transport,
     seal_frame,
 };
+use std::collections::HashMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
@@ -29,6 +33,8 @@ pub struct SharedConfig {
     pub key: Key,
     pub lease: Nanos,
     pub max_sessions: usize,
+    /// Of one client: a user of this machine, or an address.
+    pub max_sessions_of_source: usize,
     /// The user that the server runs as; it may give operator commands over the Unix socket.
     pub uid: u32,
     /// Makes session ids of one start of a server differ from those of the next.
@@ -47,13 +53,17 @@ pub struct Shared<B: Backing> {
     pub(super) next_grant: AtomicU64,
     /// Agents of managed heaps, where the server runs any.
     pub agents: OnceLock<Arc<dyn Agents<B>>>,
+    /// What clients have to show; may be exchanged while the server runs.
+    key: RwLock<Key>,
 }
 
 impl<B: Backing> Shared<B> {
     pub fn new(pool: Arc<Pool<B>>, config: SharedConfig, started: Nanos) -> Arc<Shared<B>> {
+        let key = RwLock::new(config.key.clone());
         Arc::new(Shared {
             pool,
             registry: Registry::default(),
+            key,
             config,
             started,
             services: Services::default(),
@@ -61,6 +71,16 @@ impl<B: Backing> Shared<B> {
             next_grant: AtomicU64::new(1),
             agents: OnceLock::new(),
         })
+    }
+
+    /// What clients have to show.
+    pub fn key(&self) -> Key {
+        let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
+        key.clone()
+    }
+    /// From now on; who is in stays in.
+    pub fn set_key(&self, key: Key) {
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
@@ -118,10 +138,34 @@ impl<B: Backing> Shared<B> {
 }
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     Unix { uid: u32 },
-    Tcp,
+    Tcp { from: IpAddr },
+}
+
+impl Peer {
+    pub const LOOPBACK: Peer = Peer::Tcp {
+        from: IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+
+    /// Who is bounded as one: a user of this machine, an address; of the sixth version a whole
+    /// network, since a machine has as many addresses there as it likes.
+    pub fn source(self) -> Peer {
+        match self {
+            Peer::Tcp {
+                from: IpAddr::V6(from),
+            } => {
+                let network = from.to_bits() & !u128::from(u64::MAX);
+                let from = match from.to_ipv4_mapped() {
+                    Some(mapped) => IpAddr::V4(mapped),
+                    None => IpAddr::V6(network.into()),
+                };
+                Peer::Tcp { from }
+            }
+            other => other,
+        }
+    }
 }
 
 /// A run of bytes of the pool; keeps its extent alive.
@@ -152,6 +196,8 @@ pub struct Out<B: Backing> {
     pub notices: Vec<(ConnId, Notice)>,
     /// The call that a `Step::Call` is about.
     pub caller: Option<CallerOf>,
+    /// From this reply on, all of the connection is in records.
+    pub protect: Option<Records>,
 }
 
 /// A call: what is to be run, and who is to be answered. Its arguments are still in the body.
@@ -178,6 +224,7 @@ impl<B: Backing> Default for Out<B> {
             fenced: Vec::new(),
             notices: Vec::new(),
             caller: None,
+            protect: None,
         }
     }
 }
@@ -231,8 +278,11 @@ pub(super) enum ConnState {
     AwaitHello,
     AwaitProof {
         hello: Hello,
-        hello_body: Vec<u8>,
+        /// What the hello says in the open.
+        open: Vec<u8>,
         nonce: [u8; NONCE_LEN],
+        lock: Lock,
+        noise: Option<Responder>,
     },
     Lane {
         session: SessionId,
@@ -250,6 +300,9 @@ pub(super) struct Conn {
     pub(super) receiving: bool,
     /// The process at the other end, where the kernel says which that is.
     pub(super) process: Option<i32>,
+    /// Who was found to be at the other end.
+    pub(super) standing: Standing,
+    pub(super) identity: Option<Identity>,
 }
 
 impl Conn {
@@ -282,10 +335,13 @@ impl<B: Backing> fmt::Debug for Shard<B> {
 impl<B: Backing> Shard<B> {
     /// How long a connection may take to say who it is.
     pub const HANDSHAKE: Nanos = Nanos::secs(5);
-    /// How long it may take even when others wait for its place.
-    const GRACE: Nanos = Nanos::millis(250);
-    /// The most connections of a shard that have not said yet.
+    /// How long one may say nothing even when others wait for its place, and how long one that has
+    /// begun may take.
+    const SILENCE: Nanos = Nanos::millis(50);
+    const GRACE: Nanos = Nanos::millis(1_000);
+    /// The most connections of a shard that have not said yet, and those of one source.
     pub const MAX_STRANGERS: usize = 256;
+    pub const MAX_STRANGERS_OF_SOURCE: usize = 96;
     /// The most connections of a shard without a session, and how long one may say nothing.
     pub const MAX_OBSERVERS: usize = 256;
     pub const OBSERVER_IDLE: Nanos = Nanos::secs(60);
@@ -315,12 +371,8 @@ impl<B: Backing> Shard<B> {
         self.conns.len()
     }
 
-    /// A new connection. False: there are too many that have not said who they are; close it.
-    pub fn accepted(&mut self, conn: ConnId, peer: Peer, now: Nanos) -> bool {
-        if self.strangers >= Self::MAX_STRANGERS {
-            self.shared.registry.refused("too-many-strangers");
-            return false;
-        }
+    /// A new connection. Look at what it has sent already, then ask [`Shard::crowded`].
+    pub fn accepted(&mut self, conn: ConnId, peer: Peer, now: Nanos) {
         self.strangers += 1;
         self.conns.insert(
             conn,
@@ -330,12 +382,13 @@ impl<B: Backing> Shard<B> {
                 state: ConnState::AwaitHello,
                 receiving: false,
                 process: None,
+                standing: Standing::Anybody,
+                identity: None,
             },
         );
         self.counters
             .connections
             .store(self.conns.len() as u32, Relaxed);
-        true
     }
 
     /// The process at the other end of a connection, as the kernel has it.
@@ -345,14 +398,47 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// The connection that has known for longest that it should say who it is, and has not. To be
-    /// closed when there are too many, so that those who do nothing cannot keep others out. One
-    /// that only just came is not it: many that come at once are let in one after the other.
-    pub fn oldest_stranger(&self, now: Nanos) -> Option<ConnId> {
-        (self.conns.iter())
-            .filter(|(_, c)| c.is_stranger() && now.saturating_sub(c.since) > Self::GRACE)
-            .min_by_key(|(id, c)| (c.since, **id))
-            .map(|(id, _)| *id)
+    /// Which connection to close, if there are too many that have not said who they are, now that
+    /// `newest` has come.
+    ///
+    /// Those who say nothing make room first, the oldest of the source that has most of them; so a
+    /// source that connects and says nothing shows out its own, and whoever said hello at once stays.
+    /// One that only just came may have said it a moment later: many that come at once are let in.
+    pub fn crowded(&mut self, newest: ConnId, now: Nanos) -> Option<ConnId> {
+        let known = self.conns.get(&newest)?;
+        if !known.is_stranger() {
+            return None;
+        }
+        let mut of_source: HashMap<Peer, usize> = HashMap::new();
+        let strangers = || self.conns.iter().filter(|(_, c)| c.is_stranger());
+        if self.strangers <= Self::MAX_STRANGERS_OF_SOURCE {
+            return None;
+        }
+        for (_, conn) in strangers() {
+            *of_source.entry(conn.peer.source()).or_default() += 1;
+        }
+        let own = of_source[&known.peer.source()];
+        let full = self.strangers > Self::MAX_STRANGERS;
+        if !full && own <= Self::MAX_STRANGERS_OF_SOURCE {
+            return None;
+        }
+        self.shared.registry.refused("too-many-strangers");
+        let overdue = |conn: &Conn| {
+            let age = now.saturating_sub(conn.since);
+            match conn.state {
+                ConnState::AwaitHello => age > Self::SILENCE,
+                _ => age > Self::GRACE,
+            }
+        };
+        let source_is_full = own > Self::MAX_STRANGERS_OF_SOURCE;
+        let candidates = strangers()
+            .filter(|(_, c)| !source_is_full || c.peer.source() == known.peer.source())
+            .filter(|(_, c)| overdue(c));
+        let oldest = candidates.min_by_key(|(id, c)| {
+            let many = std::cmp::Reverse(of_source[&c.peer.source()]);
+            (many, c.since, **id)
+        });
+        Some(oldest.map_or(newest, |(id, _)| *id))
     }
 
     pub(super) fn forget(&mut self, conn: ConnId) -> Option<Conn> {
@@ -407,8 +493,8 @@ impl<B: Backing> Shard<B> {
             }
             ConnState::Observer => {
                 known.since = now;
-                let peer = known.peer;
-                self.handle_observer(peer, header, request, now, out)
+                let (peer, standing) = (known.peer, known.standing);
+                self.handle_observer(peer, standing, header, request, now, out)
             }
             _ => self.handle_stranger(conn, header, body, request, now, out),
         }
@@ -453,7 +539,12 @@ impl<B: Backing> Shard<B> {
         {
             out.frame.clone_from(&replay.frame);
             out.payload.clone_from(&replay.payload);
-            out.descriptors.clone_from(&replay.descriptors);
+            let files = replay.descriptors.iter().map(Weak::upgrade);
+            match files.collect::<Option<Vec<_>>>() {
+                Some(files) => out.descriptors = files,
+                // What it was given has been released meanwhile: nobody waits for this answer.
+                None => return self.refuse(header, &Refusal::new(ErrorCode::NoGrant), out),
+            }
             return Step::Reply;
         }
         if header.kind.is_data() && session.transport() == Transport::Shm {
@@ -511,7 +602,10 @@ impl<B: Backing> Shard<B> {
             }
             Request::Status { after } => return self.reply_status(header, after, now, out),
             Request::Open(opening) => {
-                operations::open(session, &self.shared, &opening, header, out)
+                let mut id = [0; 8];
+                (self.entropy)(&mut id);
+                let id = ServiceId(u64::from_le_bytes(id));
+                operations::open(session, &self.shared, &opening, id, header, out)
             }
             Request::Close { service } => {
                 operations::close(session, &self.shared, service, header, out)
@@ -561,12 +655,17 @@ impl<B: Backing> Shard<B> {
                 return Step::ReplyThenClose;
             }
             Request::Agent(body) => match self.shared.agents.get() {
-                Some(agents) => agents
-                    .call(Some((id, &session.grants)), body)
-                    .map(|answer| {
+                Some(agents) => {
+                    let from = Client {
+                        session: id,
+                        name: &session.info.account,
+                        grants: &session.grants,
+                    };
+                    agents.call(&from, body).map(|answer| {
                         out.reply(header, |b| b.extend_from_slice(&answer));
                         Step::Reply
-                    }),
+                    })
+                }
                 None => Err(Refusal::new(ErrorCode::NoAgent)),
             },
             Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
@@ -695,7 +794,7 @@ fn remember<B: Backing>(
                 tag: header.tag,
                 frame: out.frame.clone(),
                 payload: out.payload.clone(),
-                descriptors: out.descriptors.clone(),
+                descriptors: out.descriptors.iter().map(Arc::downgrade).collect(),
             },
         );
     }

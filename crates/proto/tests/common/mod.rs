@@ -56,6 +56,7 @@ pub fn shared_config(key: Key) -> SharedConfig {
         key,
         lease: LEASE,
         max_sessions: 2000,
+        max_sessions_of_source: 2000,
         uid: 1000,
         boot: 7,
     }
@@ -104,7 +105,7 @@ impl Host {
     pub fn accept(&mut self, peer: Peer, shard: usize) -> ConnId {
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
-        assert!(self.shards[shard].accepted(conn, peer, self.now));
+        self.shards[shard].accepted(conn, peer, self.now);
         let known = HostConn {
             shard,
             peer: Some(peer),
@@ -165,7 +166,7 @@ impl Host {
         if let Step::HandOff(to) = step {
             known.shard = usize::from(to);
             let shard = &mut self.shards[known.shard];
-            assert!(shard.accepted(conn, known.peer.unwrap(), self.now));
+            shard.accepted(conn, known.peer.unwrap(), self.now);
             step = shard.handle(conn, header, &body, self.now, &mut self.out);
         }
         match step {
@@ -223,7 +224,7 @@ impl Host {
         key: &Key,
         purpose: Purpose,
     ) -> Result<muninn_proto::client::Opened, HandshakeError> {
-        let (mut handshake, hello) = Handshake::start(key.clone(), purpose, [3; 16], 42);
+        let (mut handshake, hello) = Handshake::start(key.clone(), purpose, [3; 48], 42);
         self.feed(conn, &hello);
         let mut frames = FrameBuffer::default();
         loop {
@@ -240,7 +241,7 @@ impl Host {
     }
 
     pub fn open(&mut self, name: &str) -> Client {
-        self.open_as(name, Transport::Tcp, Peer::Tcp)
+        self.open_as(name, Transport::Tcp, Peer::LOOPBACK)
     }
 
     /// A session that maps memory, of a process that the kernel knows.
@@ -255,11 +256,20 @@ impl Host {
         self.open_on(conn, name, transport)
     }
 
+    /// A session over tcp of a client with this key.
+    pub fn open_with(&mut self, conn: ConnId, key: &Key, name: &str) -> Client {
+        self.open_keyed(conn, key, name, Transport::Tcp)
+    }
+
     fn open_on(&mut self, conn: ConnId, name: &str, transport: Transport) -> Client {
         let key = self.shared.config.key.clone();
+        self.open_keyed(conn, &key, name, transport)
+    }
+
+    fn open_keyed(&mut self, conn: ConnId, key: &Key, name: &str, transport: Transport) -> Client {
         let name = ShortText::lossy(name, 64);
         let purpose = Purpose::Open { transport, name };
-        let opened = self.shake(conn, &key, purpose).unwrap();
+        let opened = self.shake(conn, key, purpose).unwrap();
         Client {
             session: opened.welcome.session,
             secret: opened.secret.unwrap(),
@@ -280,6 +290,8 @@ fn send(out: &mut Out<FakeBacking>, known: &mut HostConn) {
     }
     out.payload.clear();
     out.descriptors.clear();
+    // Whether records are used is tested where sockets are.
+    out.protect = None;
 }
 
 /// One lane of a session.
@@ -301,7 +313,7 @@ impl Client {
         lane_id: u8,
         shard: usize,
     ) -> Result<Client, HandshakeError> {
-        let conn = host.accept(Peer::Tcp, shard);
+        let conn = host.accept(Peer::LOOPBACK, shard);
         let purpose = Purpose::Attach {
             session: self.session,
             secret: self.secret.clone(),

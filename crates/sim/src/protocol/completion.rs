@@ -346,7 +346,12 @@ impl Client {
             }
             (What::Grant { bytes }, ErrorCode::QuotaExceeded) => {
                 env.summary.quota_refusals += 1;
-                refusal.a + bytes.next_power_of_two().max(4096) > refusal.b
+                // Who maps memory is charged for whole segments.
+                let charge = match self.shm {
+                    true => 64 << 10,
+                    false => bytes.next_power_of_two().max(4096),
+                };
+                refusal.a + charge > refusal.b
             }
             (What::Grant { .. }, ErrorCode::Draining) => {
                 env.summary.drain_refusals += 1;

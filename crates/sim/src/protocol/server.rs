@@ -77,9 +77,10 @@ fn start(
     let pool = Pool::new(backing, config.clone()).expect("plain bytes are always to be had");
     let shared_config = SharedConfig {
         name: ShortText::lossy(&format!("server-{index}"), 64),
-        key: Key::from_file_contents(b"a key that all of them know").expect("long enough"),
+        key: Key::none(),
         lease: env.options.lease,
         max_sessions: 64,
+        max_sessions_of_source: 64,
         uid: 0,
         boot: u64::from(epoch) + 1,
     };
@@ -97,7 +98,7 @@ impl Server {
     pub fn new(index: usize, env: &mut Env) -> Server {
         let mut quotas = HashMap::new();
         if env.rng.chance(0.3) {
-            quotas.insert("*".to_string(), Bytes::kib(32 + 4 * env.rng.below(8)));
+            quotas.insert("*".to_string(), Bytes::kib(64 + 4 * env.rng.below(16)));
         }
         let config = PoolConfig {
             memory: Bytes::kib(64 * (2 + env.rng.below(3))),
@@ -229,14 +230,16 @@ impl Server {
         let peer = if shm {
             Peer::Unix { uid: 1000 }
         } else {
-            Peer::Tcp
+            Peer::LOOPBACK
         };
-        let accepted = self.shards[shard].accepted(conn, peer, env.now);
-        if !accepted {
+        self.shards[shard].accepted(conn, peer, env.now);
+        let crowded = self.shards[shard].crowded(conn, env.now);
+        if crowded == Some(conn) {
+            self.shards[shard].closed(conn);
             self.gone.insert(conn);
             env.close(conn, Way::Down);
         }
-        accepted
+        crowded != Some(conn)
     }
 
     fn frame(&mut self, conn: ConnId, known: &mut Conn, header: Header, shm: bool, env: &mut Env) {

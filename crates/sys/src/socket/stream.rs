@@ -75,6 +75,7 @@ pub trait ByteStream {
 /// Who is at the other end of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
+    /// 0: a process that has no number here, being in another namespace.
     pub pid: i32,
     pub uid: u32,
     pub gid: u32,
@@ -193,11 +194,35 @@ impl Stream {
 
     /// Who made the other end, as the kernel vouches for it. Unix sockets only.
     pub fn peer_credentials(&self) -> Result<PeerCredentials, Errno> {
-        let peer = sockopt::socket_peercred(&self.fd)?;
+        // rustix has no room for a process number of 0, which is what one of another namespace has.
+        let mut peer = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the option's value is a `ucred`, and the kernel writes at most `len` bytes to it.
+        let got = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &raw mut len,
+            )
+        };
+        // For a socket that is no Unix socket, users are said to be nobody.
+        if got != 0 || len as usize != size_of::<libc::ucred>() || peer.uid == u32::MAX {
+            return Err(if got != 0 {
+                last_errno()
+            } else {
+                Errno::NOTCONN
+            });
+        }
         Ok(PeerCredentials {
-            pid: peer.pid.as_raw_nonzero().get(),
-            uid: peer.uid.as_raw(),
-            gid: peer.gid.as_raw(),
+            pid: peer.pid,
+            uid: peer.uid,
+            gid: peer.gid,
         })
     }
 

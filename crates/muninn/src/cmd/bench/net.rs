@@ -5,7 +5,9 @@ use super::{Measurement, median, percentile};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::ui::{Table, print_json, print_out, progress};
 use muninn_net::{Answer, Control};
-use muninn_net::{Buffer, Lane, NetError, Operation, SessionOptions, Transport, Verb, connect};
+use muninn_net::{
+    Buffer, Key, Lane, NetError, Operation, SessionOptions, Transport, Verb, connect,
+};
 use muninn_server::{Server, ServerConfig};
 use muninn_sys::memory::{HugeAdvice, Mapping, Memfd};
 use muninn_sys::{clock, pm_qos};
@@ -51,6 +53,7 @@ const STEPS: &[(&str, Step)] = &[
     ("shm", shm),
     ("tcp.page", tcp_page),
     ("tcp.scatter", tcp_scatter),
+    ("tcp.protected", tcp_protected),
     ("demand", demand_under_load),
 ];
 
@@ -182,17 +185,18 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("the bench cannot go on: {error}"))
 }
 
-fn options() -> SessionOptions {
+fn options(key: Key) -> SessionOptions {
     // The client spins for as long as it waits, as the bare socket does.
     let spin = Duration::from_millis(10);
     SessionOptions {
         name: "bench".to_string(),
         spin,
+        key,
         ..SessionOptions::default()
     }
 }
 
-fn start_server(memory: Bytes, socket: &TempSocket) -> Result<Server, Failure> {
+fn start_server(memory: Bytes, socket: &TempSocket, key: Key) -> Result<Server, Failure> {
     let config = ServerConfig {
         name: "bench".to_string(),
         memory,
@@ -203,17 +207,22 @@ fn start_server(memory: Bytes, socket: &TempSocket) -> Result<Server, Failure> {
         ],
         spin: Duration::from_millis(1),
         cpu: Some(SERVER_CPU),
+        key,
         ..ServerConfig::default()
     };
     Server::start(config).map_err(failed)
 }
 
 fn setup(memory: Bytes, tcp: bool) -> Result<Setup, Failure> {
+    setup_with(memory, tcp, Key::none())
+}
+
+fn setup_with(memory: Bytes, tcp: bool, key: Key) -> Result<Setup, Failure> {
     bare::pin(CLIENT_CPU);
     let dir = TempSocket::new();
-    let server = start_server(memory, &dir)?;
+    let server = start_server(memory, &dir, key.clone())?;
     let address = server.addresses()[usize::from(tcp)].clone();
-    let transport = connect(&address, &options()).map_err(failed)?;
+    let transport = connect(&address, &options(key)).map_err(failed)?;
     let mut grants = Vec::new();
     for _ in 0..memory.0 / GRANT.0 {
         grants.push(grant(transport.as_ref(), GRANT)?);
@@ -412,6 +421,58 @@ fn tcp_page(bench: &Bench<'_>) -> Result<Vec<Measurement>, Failure> {
             "tcp.fetch_add",
             (median(&mut add_ns), "ns"),
             (bare, against),
+            "",
+        ),
+    ])
+}
+
+/// What records cost: the same requests with a key and without, in turn.
+fn tcp_protected(bench: &Bench<'_>) -> Result<Vec<Measurement>, Failure> {
+    const RUNS: usize = 512;
+    const DEPTH: usize = 3;
+    let memory = Bytes::mib(128).min(bench.args.memory);
+    let key = Key::from_file_contents(&muninn_sys::rand::bytes::<32>().map(|b| b | 0x80));
+    let setups = [
+        setup(memory, true)?,
+        setup_with(memory, true, key.map_err(failed)?)?,
+    ];
+    let mut rng = SplitMix64::new(8);
+    let mut page = vec![0; PAGE_SIZE];
+    let (mut page_ns, mut rates): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
+    for _ in 0..bench.args.rounds {
+        for (which, setup) in setups.iter().enumerate() {
+            let mut lane = setup.transport.lane(LaneKind::Critical).map_err(failed)?;
+            let mut error = None;
+            let mut any = || setup.page(rng.below(setup.pages() as u64) as usize);
+            page_ns[which].push(time(PINGS_PER_ROUND, |_| {
+                let read = lane.read_v(Class::Demand, &[any()], &mut page);
+                error = read.err().or(error.take());
+            }));
+            if let Some(error) = error {
+                return Err(failed(error));
+            }
+            let mut lane = setup.transport.lane(LaneKind::Bulk).map_err(failed)?;
+            let mut scattered = |list: &mut Vec<Seg>| list.extend((0..MAX_SEGS).map(|_| any()));
+            let (verb, class) = (Verb::Read, Class::Prefetch);
+            let start = clock::now();
+            pump(lane.as_mut(), RUNS, DEPTH, verb, class, &mut scattered)?;
+            let bytes = (RUNS * MAX_SEGS * PAGE_SIZE) as f64;
+            rates[which].push(bytes / (clock::now() - start).0 as f64);
+        }
+    }
+    let [mut plain_ns, mut protected_ns] = page_ns;
+    let [mut plain_rate, mut protected_rate] = rates;
+    Ok(vec![
+        Measurement::new(
+            "tcp.protected.read.page",
+            (median(&mut protected_ns), "ns"),
+            (median(&mut plain_ns), "ns unprotected"),
+            "<= 1.3",
+        ),
+        Measurement::new(
+            "tcp.protected.read.scattered",
+            (median(&mut protected_rate), "GB/s"),
+            (median(&mut plain_rate), "GB/s unprotected"),
             "",
         ),
     ])

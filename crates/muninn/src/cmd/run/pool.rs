@@ -114,6 +114,9 @@ impl Servers {
             // Its clients map its memory: there is next to nothing for it to do.
             "--threads",
             "1",
+            // All of them are one user's.
+            "--max-sessions-per-client",
+            "4096",
         ];
         // Root's programs may become other users: what lets them in is a key then, not who they are.
         let shared = proc::own_uid() == 0;

@@ -6,6 +6,7 @@ pub use settings::Args;
 
 use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::key_file::Watched;
 use crate::ui;
 use muninn_server::{Server, ServerError};
 use muninn_sys::limits;
@@ -89,7 +90,8 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         open_files_max: files.soft,
     };
     voice.say(&listening, || describe(&server, &settings));
-    wait(&server, &termination)?;
+    let mut watched = settings.key_file.as_deref().map(Watched::new);
+    wait(&server, &termination, &mut watched)?;
     if !settings.stop_grace.is_zero() {
         drain(&server, &termination, settings.stop_grace, &voice)?;
     }
@@ -148,13 +150,22 @@ fn describe(server: &Server, settings: &Settings) -> String {
 }
 
 /// Waits until somebody wants the server to end. That one of its threads has ended is an error.
-fn wait(server: &Server, termination: &Termination) -> Outcome {
+fn wait(server: &Server, termination: &Termination, key_file: &mut Option<Watched>) -> Outcome {
     while termination
         .wait(Some(LOOK))
         .map_err(Failure::failed)?
         .is_none()
     {
         check_health(server)?;
+        match key_file.as_mut().and_then(Watched::changed) {
+            Some(Ok(key)) if !key.is_none() => {
+                server.set_key(key);
+                eprintln!("muninn: the key file has changed; new connections need the new key");
+            }
+            // Whatever happened to it: nobody is let in who was not before, or kept out.
+            Some(Err(error)) => eprintln!("muninn: {error}; the old key stays in use"),
+            _ => {}
+        }
     }
     Ok(())
 }

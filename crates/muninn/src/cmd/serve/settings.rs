@@ -75,6 +75,11 @@ pub struct Args {
     #[arg(long, env = "MUNINN_MAX_SESSIONS", value_name = "N")]
     pub max_sessions: Option<usize>,
 
+    /// Sessions at most of one client: a user of this machine, or an address [default: half of all,
+    /// at least 64]
+    #[arg(long, env = "MUNINN_MAX_SESSIONS_PER_CLIENT", value_name = "N")]
+    pub max_sessions_per_client: Option<usize>,
+
     /// Event loops [default: one for each CPU, 4 at most]
     #[arg(long, env = "MUNINN_THREADS", value_name = "N")]
     pub threads: Option<usize>,
@@ -116,6 +121,10 @@ pub struct Args {
     #[arg(long, env = "MUNINN_METRICS", value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
 
+    /// File with a token that scrapers must send; needed for metrics beyond this machine
+    #[arg(long, env = "MUNINN_METRICS_TOKEN_FILE", value_name = "PATH")]
+    pub metrics_token_file: Option<PathBuf>,
+
     /// Name in 'muninn status' [default: the name of the host]
     #[arg(long, env = "MUNINN_NAME", value_name = "NAME")]
     pub name: Option<String>,
@@ -139,6 +148,8 @@ pub struct Settings {
     pub stop_grace: Duration,
     /// Nothing said where to listen.
     pub default_socket: bool,
+    /// Read again when it changes.
+    pub key_file: Option<PathBuf>,
 }
 
 fn parse_listen(text: &str) -> Result<Address, String> {
@@ -212,6 +223,11 @@ impl Args {
                 "a server that accepts 0 sessions is of no use: give --max-sessions 1 or more",
             ));
         }
+        let of_one = self
+            .max_sessions_per_client
+            .or(file.max_sessions_per_client);
+        let token_file = self.metrics_token_file.as_deref();
+        let token_file = token_file.or(file.metrics_token_file.as_deref());
         let quotas = if self.quota.is_empty() {
             file.quota.clone().into_iter().collect()
         } else {
@@ -226,11 +242,13 @@ impl Args {
             segment: self.segment.or(file.segment),
             listen,
             metrics: self.metrics.or(file.metrics),
+            metrics_token: token_file.map(key_file::metrics_token).transpose()?,
             key: key_file::load(key_file)?,
             insecure: self.insecure.or(file.insecure).unwrap_or(false),
             lease,
             quotas,
             max_sessions,
+            max_sessions_of_source: of_one,
             threads: self.threads.or(file.threads).unwrap_or_else(threads),
             spin,
             weights: self.class_weights(file)?,
@@ -254,6 +272,7 @@ impl Args {
             server,
             stop_grace: stop_grace.unwrap_or(Duration::ZERO),
             default_socket,
+            key_file: key_file.map(std::path::Path::to_path_buf),
         })
     }
 

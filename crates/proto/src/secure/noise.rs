@@ -1,0 +1,278 @@
+//! The handshake inside of hello, challenge and proof.
+//!
+//! Randomness comes from whoever drives it, as everything here is without I/O.
+
+use super::identity::{Certificate, Identity, IdentityError, Role};
+use super::records::Records;
+use crate::auth::{Key, KeyKind};
+use hmac::{Hmac, KeyInit, Mac};
+use muninn_wire::{Lock, MAX_BODY};
+use sha2::Sha256;
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{CryptoResolver, DefaultResolver, RingResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState, TransportState};
+use std::fmt;
+
+const SHARED: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+const IDENTITY: &str = "Noise_XX_25519_AESGCM_SHA256";
+/// Before all else in a prologue.
+const LABEL: &[u8] = b"muninn 3";
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoiseError {
+    #[error("the other side does not have the right key")]
+    WrongKey,
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+}
+
+impl From<snow::Error> for NoiseError {
+    fn from(_: snow::Error) -> NoiseError {
+        NoiseError::WrongKey
+    }
+}
+
+/// Random bytes out of a seed.
+struct Seeded {
+    seed: [u8; 32],
+    count: u64,
+}
+
+impl Random for Seeded {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        for chunk in dest.chunks_mut(32) {
+            let mut mac =
+                Hmac::<Sha256>::new_from_slice(&self.seed).map_err(|_| snow::Error::Rng)?;
+            mac.update(&self.count.to_le_bytes());
+            self.count += 1;
+            chunk.copy_from_slice(&mac.finalize().into_bytes()[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// Ciphers and hashes of `ring`, whose assembly is ten times as fast; the curve from `snow`'s own.
+struct Resolver([u8; 32]);
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        let seed = self.0;
+        Some(Box::new(Seeded { seed, count: 0 }))
+    }
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        RingResolver.resolve_hash(choice)
+    }
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        RingResolver.resolve_cipher(choice)
+    }
+}
+
+/// The public half of a Diffie-Hellman key.
+pub(super) fn public_of(secret: &[u8; 32]) -> [u8; 32] {
+    let dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519);
+    let mut dh = dh.expect("the curve is compiled in");
+    dh.set(secret);
+    dh.pubkey().try_into().expect("a public key has 32 bytes")
+}
+
+fn state(
+    key: &Key,
+    open: &[u8],
+    seed: [u8; 32],
+    first: bool,
+) -> Result<HandshakeState, NoiseError> {
+    let pattern = match key.kind() {
+        KeyKind::Identity(_) => IDENTITY,
+        _ => SHARED,
+    };
+    let prologue = [LABEL, open].concat();
+    let params = pattern.parse().map_err(|_| NoiseError::WrongKey)?;
+    let builder = Builder::with_resolver(params, Box::new(Resolver(seed))).prologue(&prologue)?;
+    let psk;
+    let builder = match key.kind() {
+        KeyKind::Identity(own) => builder.local_private_key(own.secret())?,
+        _ => {
+            psk = key.shared_secret();
+            builder.psk(0, &psk)?
+        }
+    };
+    Ok(match first {
+        true => builder.build_initiator()?,
+        false => builder.build_responder()?,
+    })
+}
+
+fn write(state: &mut HandshakeState, payload: &[u8]) -> Result<Vec<u8>, NoiseError> {
+    let mut message = vec![0; MAX_BODY];
+    let len = state.write_message(payload, &mut message)?;
+    message.truncate(len);
+    Ok(message)
+}
+
+fn read(state: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseError> {
+    let mut payload = vec![0; MAX_BODY];
+    let len = state.read_message(message, &mut payload)?;
+    payload.truncate(len);
+    Ok(payload)
+}
+
+/// What a certificate says, if the other side has the key that it is about.
+fn check(key: &Key, state: &HandshakeState, payload: &[u8]) -> Result<Identity, NoiseError> {
+    let KeyKind::Identity(own) = key.kind() else {
+        return Err(NoiseError::WrongKey);
+    };
+    let certificate = Certificate::decode(payload)?;
+    if state.get_remote_static() != Some(&certificate.public[..]) {
+        return Err(NoiseError::WrongKey);
+    }
+    Ok(own.believe(&certificate)?)
+}
+
+fn certificate(key: &Key) -> Vec<u8> {
+    match key.kind() {
+        KeyKind::Identity(own) => own.certificate().encode(),
+        _ => Vec::new(),
+    }
+}
+
+enum State {
+    Shaking(Box<HandshakeState>),
+    Ready(Box<TransportState>),
+    Failed,
+}
+
+impl State {
+    fn shaking(&mut self) -> Result<&mut HandshakeState, NoiseError> {
+        match self {
+            State::Shaking(state) => Ok(state),
+            _ => Err(NoiseError::WrongKey),
+        }
+    }
+    fn ready(&mut self) -> Result<&mut TransportState, NoiseError> {
+        *self = match std::mem::replace(self, State::Failed) {
+            State::Shaking(state) => State::Ready(Box::new(state.into_transport_mode()?)),
+            other => other,
+        };
+        match self {
+            State::Ready(state) => Ok(state),
+            _ => Err(NoiseError::WrongKey),
+        }
+    }
+}
+
+/// The client's side.
+pub(crate) struct Initiator {
+    key: Key,
+    state: State,
+}
+
+impl fmt::Debug for Initiator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Initiator(…)")
+    }
+}
+
+impl Initiator {
+    /// `open` is what the hello says beside the first message, which is returned.
+    pub(crate) fn start(
+        key: &Key,
+        open: &[u8],
+        seed: [u8; 32],
+    ) -> Result<(Initiator, Vec<u8>), NoiseError> {
+        let mut state = state(key, open, seed, true)?;
+        let first = write(&mut state, &[])?;
+        let initiator = Initiator {
+            key: key.clone(),
+            state: State::Shaking(Box::new(state)),
+        };
+        Ok((initiator, first))
+    }
+
+    /// The server's message; the last of ours.
+    pub(crate) fn answer(&mut self, message: &[u8]) -> Result<Vec<u8>, NoiseError> {
+        let state = self.state.shaking()?;
+        let payload = read(state, message)?;
+        if self.key.lock() == Lock::Identity {
+            let server = check(&self.key, state, &payload)?;
+            if server.role != Role::Server {
+                return Err(IdentityError::NoServer(server.name).into());
+            }
+            return write(state, &certificate(&self.key));
+        }
+        // The pattern is over; the first record shows that we have the key and are no recording.
+        let mut message = vec![0; 64];
+        let len = self.state.ready()?.write_message(&[], &mut message)?;
+        message.truncate(len);
+        Ok(message)
+    }
+
+    /// The channel, once the last message is made.
+    pub(crate) fn channel(&mut self) -> Result<Records, NoiseError> {
+        self.state.ready()?;
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Ready(state) => Ok(Records::new(*state)),
+            _ => Err(NoiseError::WrongKey),
+        }
+    }
+}
+
+/// Who is at the other end; nobody in particular where a key is shared.
+pub(crate) type Proved = Result<Option<Identity>, IdentityError>;
+
+/// The server's side.
+pub(crate) struct Responder {
+    key: Key,
+    state: State,
+}
+
+impl fmt::Debug for Responder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Responder(…)")
+    }
+}
+
+impl Responder {
+    /// The client's first message; ours.
+    pub(crate) fn start(
+        key: &Key,
+        open: &[u8],
+        message: &[u8],
+        seed: [u8; 32],
+    ) -> Result<(Responder, Vec<u8>), NoiseError> {
+        let mut state = state(key, open, seed, false)?;
+        read(&mut state, message)?;
+        let answer = write(&mut state, &certificate(key))?;
+        let responder = Responder {
+            key: key.clone(),
+            state: State::Shaking(Box::new(state)),
+        };
+        Ok((responder, answer))
+    }
+
+    /// The client's last message: the channel, and who is at its other end, where identities are used;
+    /// or why they are not believed, which the channel can still tell them.
+    pub(crate) fn finish(mut self, message: &[u8]) -> Result<(Records, Proved), NoiseError> {
+        let mut client = Ok(None);
+        if self.key.lock() == Lock::Identity {
+            let state = self.state.shaking()?;
+            let payload = read(state, message)?;
+            client = match check(&self.key, state, &payload) {
+                Ok(identity) => Ok(Some(identity)),
+                Err(NoiseError::Identity(error)) => Err(error),
+                Err(wrong) => return Err(wrong),
+            };
+        } else {
+            let mut payload = [0; 64];
+            self.state.ready()?.read_message(message, &mut payload)?;
+        }
+        self.state.ready()?;
+        match self.state {
+            State::Ready(state) => Ok((Records::new(*state), client)),
+            _ => Err(NoiseError::WrongKey),
+        }
+    }
+}
