@@ -172,7 +172,7 @@ impl Shared {
     /// Wakes the pager and waits until it has heard.
     pub fn ring(&self) {
         // SAFETY: nothing is ever kept in the bell.
-        let _ = unsafe { program::discard(self.bell()) };
+        let _ = unsafe { program::discard_own(self.bell()) };
     }
 
     pub fn allowed_pages(&self) -> u64 {
