@@ -125,7 +125,7 @@ pub(crate) fn count_near(pages: u64) {
 fn ring() {
     let bell = PageRange::one(PageNo(BELL.load(SeqCst)));
     // SAFETY: nothing is ever kept in the bell.
-    let _ = unsafe { program::discard(bell) };
+    let _ = unsafe { program::discard_own(bell) };
 }
 
 /// Before a fork.
@@ -184,7 +184,7 @@ fn open_mailbox() -> Heritage {
     if letter.token != 0 {
         // Our own children must not find our letter there: while we are a ward, so are they.
         // SAFETY: nothing else is kept there.
-        let _ = unsafe { program::discard(PageRange::one(page)) };
+        let _ = unsafe { program::discard_own(PageRange::one(page)) };
     }
     match letter {
         Letter {

@@ -133,12 +133,13 @@ impl Bin {
     }
 
     fn empty(&self) {
-        let used = self.used.replace(0);
         // SAFETY: nobody needs what is thrown away.
-        let _ = unsafe { program::discard(self.part(0, used)) };
+        if unsafe { program::discard_own(self.part(0, self.used.get())) }.is_ok() {
+            self.used.set(0);
+        }
     }
 
-    /// The place for so many pages or fewer.
+    /// The place for so many pages or fewer, perhaps none.
     fn place(&self, pages: u64) -> PageRange {
         if self.used.get() == BIN_PAGES {
             self.empty();
@@ -229,6 +230,9 @@ impl Process {
         let mut rest = frames;
         while !rest.is_empty() {
             let place = self.bin.place(rest.pages());
+            if place.is_empty() {
+                break;
+            }
             let some = PageRange::new(rest.first(), place.pages());
             // SAFETY: the frames are given up.
             let moved = unsafe { self.bin.device.move_pages(place.first(), some, mode) };

@@ -177,7 +177,7 @@ impl Shared {
     /// Wakes the pager and waits until it has heard.
     pub fn ring(&self) {
         // SAFETY: nothing is ever kept in the bell.
-        let _ = unsafe { program::discard(self.bell()) };
+        let _ = unsafe { program::discard_own(self.bell()) };
     }
 
     /// The same, but does not wait until the pager has heard it: on a busy machine that takes

@@ -30,6 +30,22 @@ pub unsafe fn discard(range: PageRange) -> Result<(), Errno> {
     }
 }
 
+/// The same for memory that `mlockall` may have locked along with the program's.
+///
+/// # Safety
+///
+/// As for [`discard`].
+pub unsafe fn discard_own(range: PageRange) -> Result<(), Errno> {
+    let (at, len) = (pointer(range.first()), range.len_bytes() as usize);
+    // SAFETY: the caller vouches that the contents are not needed.
+    match unsafe { madvise(at, len, Advice::LinuxDontneedLocked) } {
+        // Not before Linux 5.18.
+        // SAFETY: as above.
+        Err(Errno::INVAL) => unsafe { discard(range) },
+        done => done,
+    }
+}
+
 /// The memory of this process as a file: what is not mapped is an error there, not a crash, and what
 /// the program itself may not read at the moment can be read all the same.
 #[derive(Debug)]
