@@ -21,6 +21,11 @@ extern "C" fn on_load() {
     let Some(path) = std::env::var_os(VARIABLE) else {
         return;
     };
+    if own::lead_past_program().is_none() {
+        refuse(
+            "a function of the C library that the runtime needs is only to be had from the program",
+        );
+    }
     // Another user than the launcher, or another root: then the launcher hands it over.
     let door = || Visit::pay(&std::env::var(DOOR_VARIABLE).ok()?, std::process::id());
     let opened = Job::open(path).or_else(|why| match door() {

@@ -101,10 +101,16 @@ pub fn program(name: &str) -> String {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torture/programs");
     let path = built().join(name);
+    let source = source.join(format!("{name}.c"));
+    let text = std::fs::read_to_string(&source).unwrap();
+    // A program may want to be compiled otherwise, and says so in its first line.
+    let first = text.lines().next().unwrap_or_default();
+    let flags = first.strip_prefix("// cc: ").unwrap_or_default();
     let output = Command::new("cc")
         .args(["-O1", "-g", "-Wall", "-pthread", "-o"])
         .arg(&path)
-        .arg(source.join(format!("{name}.c")))
+        .arg(&source)
+        .args(flags.split_whitespace())
         .output()
         .expect("cc is installed");
     let said = String::from_utf8_lossy(&output.stderr);

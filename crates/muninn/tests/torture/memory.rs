@@ -8,4 +8,5 @@ both! {
     lock_all: ["fill_at_once", "48", "locked"];
     lock_all_later: ["fill_at_once", "48", "lock-later"];
     huge_pages: ["fill_at_once", "64", "huge"];
+    addresses_taken: ["addresses_taken"];
 }
