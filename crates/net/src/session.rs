@@ -103,6 +103,10 @@ pub(crate) fn open_stream(
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LAST_PAUSE);
             }
+            // However many attempts it was, it is the whole time that was not enough.
+            Err(NetError::HandshakeTimeout(address, _)) => {
+                return Err(NetError::HandshakeTimeout(address, patience));
+            }
             done => return done,
         }
     }
