@@ -31,8 +31,6 @@ use std::time::Duration;
 
 /// How an answer begins; the number of the process follows.
 const WELCOME: &[u8; 8] = b"welcome ";
-/// With a device: say when it is kept.
-const ANSWER: &[u8] = b"!";
 /// A device was kept; it is needed no more.
 const KEPT: &[u8] = b"kept";
 const BYE: &[u8] = b"bye";
@@ -205,15 +203,14 @@ impl Porter {
     /// Answers one who knocks: with what is ours, or, if it brings a device, by keeping that.
     fn answer(&self, link: Link) -> Option<Kept> {
         let peer = link.peer().filter(|&pid| reap::is_descendant(pid))?;
-        let mut asked = [0; 5];
+        let mut asked = [0; 4];
         let (len, fds) = link.receive(&mut asked, PATIENCE_WITH_VISITORS).ok()??;
-        let (number, rest) = asked[..len].split_first_chunk::<4>()?;
-        let pid = proc::number_here(peer, u32::from_le_bytes(*number))?;
+        if len != asked.len() {
+            return None;
+        }
+        let pid = proc::number_here(peer, u32::from_le_bytes(asked))?;
         if let Some(device) = fds.into_iter().next() {
-            // An answer that nobody reads would break the link when its other end is closed.
-            if rest == ANSWER {
-                link.send(KEPT, &[]).ok()?;
-            }
+            link.send(KEPT, &[]).ok()?;
             return Some(Kept {
                 link,
                 program: Some(ProcessId::of(pid)?),
@@ -251,17 +248,10 @@ fn end(program: ProcessId, job: Option<&crate::Job>) {
     }
 }
 
-/// Leaves a device with the launcher, for as long as the link lives or until [`take_back`]. Who has
-/// nothing far yet need not wait until it is there.
-pub fn leave(name: &str, program: u32, device: BorrowedFd<'_>, wait: bool) -> Option<Link> {
+/// Leaves a device with the launcher, for as long as the link lives or until [`take_back`].
+pub fn leave(name: &str, program: u32, device: BorrowedFd<'_>) -> Option<Link> {
     let link = Link::connect(name.as_bytes()).ok()?;
-    let mut message = program.to_le_bytes().to_vec();
-    if !wait {
-        link.send(&message, &[device]).ok()?;
-        return Some(link);
-    }
-    message.extend(ANSWER);
-    link.send(&message, &[device]).ok()?;
+    link.send(&program.to_le_bytes(), &[device]).ok()?;
     let mut answer = [0; 8];
     let (len, _) = link.receive(&mut answer, PATIENCE).ok()??;
     (answer[..len] == *KEPT).then_some(link)

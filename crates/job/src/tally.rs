@@ -16,8 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Kinds of memory are first measured this long after the start: most processes have ended by then.
 const KINDS_AFTER: Nanos = Nanos::millis(20);
-/// How long they may wait for leisure.
-const KINDS_PATIENCE: Nanos = Nanos::millis(300);
 /// They are measured again when memory has changed by this part, and by this much.
 const KINDS_CHANGE_PART: u64 = 16;
 const KINDS_CHANGE_MIN: Bytes = Bytes::kib(256);
@@ -69,8 +67,7 @@ impl Tally {
     }
 
     /// Publishes what this process holds, each page once in the job.
-    /// `at_leisure`: what takes milliseconds to measure may be measured now.
-    pub fn note(&mut self, statm: &Statm, now: Nanos, at_leisure: bool) {
+    pub fn note(&mut self, statm: &Statm, now: Nanos) {
         let sample = Sample {
             resident: statm.private_resident().0,
             faults: proc::minor_faults(),
@@ -93,11 +90,11 @@ impl Tally {
         counters.resident_peak_bytes.fetch_max(counted, Relaxed);
         counters.shared_bytes.store(shared, Relaxed);
         self.place.note_footprint();
-        self.note_kinds(statm, now, at_leisure);
+        self.note_kinds(statm, now);
     }
 
     /// Publishes the kinds of memory, when much has changed and it may cost something again.
-    fn note_kinds(&mut self, statm: &Statm, now: Nanos, at_leisure: bool) {
+    fn note_kinds(&mut self, statm: &Statm, now: Nanos) {
         let held = (
             statm.private_resident().0,
             Bytes::pages(statm.shared_pages).0,
@@ -108,8 +105,7 @@ impl Tally {
         let changed = self
             .kinds_at
             .is_none_or(|at| much(at.0, held.0) || much(at.1, held.1));
-        let latest = self.kinds_allowed.saturating_add(KINDS_PATIENCE);
-        self.kinds_owed = changed && (now < self.kinds_allowed || !at_leisure && now < latest);
+        self.kinds_owed = changed && now < self.kinds_allowed;
         if !changed || self.kinds_owed {
             return;
         }
@@ -138,7 +134,7 @@ mod tests {
             .unwrap();
         let statm = StatmReader::open().unwrap().read().unwrap();
         let mut tally = Tally::new(&place);
-        tally.note(&statm, clock::now(), true);
+        tally.note(&statm, clock::now());
         let seen = place.counters().snapshot();
         assert_eq!(seen.resident_bytes, statm.private_resident().0);
         assert_eq!(seen.shared_bytes, 0);
@@ -146,7 +142,7 @@ mod tests {
         // As a child would: all of it is the parent's, but for what it has written to since.
         MAKER.store(1, Relaxed);
         let mut tally = Tally::new(&place);
-        tally.note(&statm, clock::now(), true);
+        tally.note(&statm, clock::now());
         let seen = place.counters().snapshot();
         assert_eq!(seen.shared_bytes, tally.shared().0);
         assert_eq!(

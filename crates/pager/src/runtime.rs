@@ -47,13 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a server may take to be connected to: the only one, and one of several.
 const CONNECT_ONLY: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_millis(500);
-/// A child that has run this long will go on: most end, or execute another program, before. One that
-/// sleeps keeps its parent's far memory as it is, but not for longer than this.
+/// A child that has lived this long will go on: most end, or execute another program, before.
 const CHILDHOOD: Duration = Duration::from_millis(10);
-const CHILDHOOD_MAX: Duration = Duration::from_secs(1);
-/// One that has grown by this much wants more than its parent's companion brings it
-/// ([`ward`](crate::ward)).
-const CHILD_PAGES: u64 = 192;
 /// How often a companion that stays for its wards looks whether there are any left.
 const WARD_PAUSE: Duration = Duration::from_millis(2);
 
@@ -146,11 +141,10 @@ impl Runtime {
             // A program that was taken over, and started this one in its place, had none.
             own::set_huge_pages(true);
         }
-        let born = Instant::now();
+        let grown_up = Instant::now() + CHILDHOOD;
         let mut fate = Fate::Runs;
         while fate == Fate::Runs && steward.look(self.threads.runtime_bytes()) == Verdict::Fine {
-            let goes_on = steward.has_run(CHILDHOOD) || born.elapsed() > CHILDHOOD_MAX;
-            if letter.is_some() && (goes_on || steward.has_grown(CHILD_PAGES)) {
+            if letter.is_some() && Instant::now() > grown_up {
                 break;
             }
             fate = steward.sleep(letter.is_some());
@@ -208,11 +202,6 @@ impl Runtime {
             keeping.run();
         };
         spawn("muninn-clerk", Box::new(work))?;
-        let for_ringer = Arc::clone(&shared);
-        spawn(
-            "muninn-bell",
-            Box::new(move || for_ringer.ring_when_wanted()),
-        )?;
         let job = Arc::clone(&self.job);
         let place = self.place.clone();
         let settings = Settings {
@@ -226,7 +215,6 @@ impl Runtime {
             false => None,
         };
         if let Some(carrier) = carrier.clone() {
-            shared.set_copies();
             spawn("muninn-carrier", Box::new(move || carrier.run()))?;
         }
         let for_pager = Arc::clone(&shared);
@@ -345,8 +333,7 @@ fn begin(
     // Not before all that a filter might end us for has been done: until then the parent's companion
     // answers, and after that the launcher ends the program with us.
     let device = actor.engine.kernel.program().as_fd();
-    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device, letter.is_some())
-    {
+    if let Some(link) = muninn_job::leave_device(door, own::program_pid(), device) {
         actor.shared.keeper.set(link);
     }
     if let Some((_, link)) = inherited {

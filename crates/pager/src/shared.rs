@@ -16,7 +16,7 @@ use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use muninn_volume::{Clerk, Ticket};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ranges that wait to be taken over.
 pub const OFFERS_MAX: usize = 65_536;
@@ -51,10 +51,6 @@ pub struct Shared {
     thread_changes: AtomicU64,
     /// Nothing may be evicted: everything is wanted near.
     hold_still: AtomicBool,
-    wanted_ring: Mutex<bool>,
-    ringer: Condvar,
-    /// Pages leave by being copied, for which the pager itself holds the program.
-    copies: AtomicBool,
     bell: PageNo,
     mailbox: PageNo,
     pub chores: Arc<Chores>,
@@ -74,10 +70,6 @@ fn page_for_good() -> Result<PageNo, MemoryError> {
     let page = PageNo::of_addr(mapping.addr());
     std::mem::forget(mapping);
     Ok(page)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -107,9 +99,6 @@ impl Shared {
             faulting: AtomicU32::new(0),
             thread_changes: AtomicU64::new(0),
             hold_still: AtomicBool::new(false),
-            wanted_ring: Mutex::new(false),
-            ringer: Condvar::new(),
-            copies: AtomicBool::new(false),
             bell,
             mailbox,
             chores: Arc::default(),
@@ -135,12 +124,6 @@ impl Shared {
     /// Whether something became of servers that the pager should look at, said once.
     pub fn has_far_news(&self) -> bool {
         self.clerk.take_news()
-    }
-    pub fn copies(&self) -> bool {
-        self.copies.load(Relaxed)
-    }
-    pub fn set_copies(&self) {
-        self.copies.store(true, Relaxed);
     }
     pub fn job(&self) -> &Job {
         &self.job
@@ -178,26 +161,6 @@ impl Shared {
     pub fn ring(&self) {
         // SAFETY: nothing is ever kept in the bell.
         let _ = unsafe { program::discard_own(self.bell()) };
-    }
-
-    /// The same, but does not wait until the pager has heard it: on a busy machine that takes
-    /// milliseconds, in which nobody would look after the program.
-    pub fn have_rung(&self) {
-        *lock(&self.wanted_ring) = true;
-        self.ringer.notify_one();
-    }
-
-    /// The work of the thread that rings.
-    pub fn ring_when_wanted(&self) {
-        loop {
-            let mut wanted = lock(&self.wanted_ring);
-            while !std::mem::take(&mut *wanted) {
-                let waited = self.ringer.wait(wanted);
-                wanted = waited.unwrap_or_else(PoisonError::into_inner);
-            }
-            drop(wanted);
-            self.ring();
-        }
     }
 
     pub fn allowed_pages(&self) -> u64 {

@@ -10,7 +10,6 @@ use crate::candidates::Candidates;
 use crate::fork;
 use crate::shared::{OFFERS_MAX, Shared};
 use muninn_job::{Place, Tally};
-use muninn_policy::hold::{self, Hold};
 use muninn_policy::seat::{Look, Seat, Seating};
 use muninn_policy::take_over;
 use muninn_policy::threshold::{Threshold, ThresholdPolicy};
@@ -18,7 +17,6 @@ use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
 use muninn_sys::own::{self, Fate, Priority, Program};
 use muninn_sys::proc::{self, RealProc, StatmReader, for_each_map};
-use muninn_sys::still::Still;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE};
 use std::ops::ControlFlow;
@@ -48,9 +46,6 @@ const CALM_PAGES: u64 = 16;
 const CALM_TICKS: u32 = 64;
 /// How much of the fastest growth is remembered from look to look.
 const BURST_DECAY: f64 = 0.95;
-/// How long a program may stand still that outruns its pager, and how often is looked meanwhile.
-const HOLD_MAX: Nanos = Nanos::millis(20);
-const HOLD_LOOK: Duration = Duration::from_micros(300);
 /// The part of its share that a process may keep locked.
 const LOCKED_PART: u64 = 4;
 /// The buffer that maps are read through.
@@ -72,7 +67,6 @@ pub struct Steward {
     size_pages: u64,
     unmanaged: u64,
     resident: u64,
-    first_resident: Option<u64>,
     /// What this process may hold.
     share: u64,
     /// How long the program had run, and looks since it last did.
@@ -86,7 +80,6 @@ pub struct Steward {
     adopts: bool,
     /// Looks since memory grew that is not managed.
     calm: u32,
-    hold: Hold,
     seating: Seating,
     /// Counters at the last look.
     looked: Look,
@@ -128,7 +121,6 @@ impl Steward {
             size_pages: 0,
             unmanaged: 0,
             resident: 0,
-            first_resident: None,
             share: 0,
             ran: None,
             still: 0,
@@ -137,7 +129,6 @@ impl Steward {
             burst_rate: 0.0,
             adopts: false,
             calm: 0,
-            hold: Hold::default(),
             seating: Seating::default(),
             looked: Look::default(),
             cpus: affinity::allowed().unwrap_or_default(),
@@ -148,17 +139,6 @@ impl Steward {
     /// Memory of this process was taken over by its parent.
     pub fn inherit(&mut self) {
         self.adopts = true;
-    }
-
-    /// Whether the program has run for so long.
-    pub fn has_run(&self, time: Duration) -> bool {
-        self.watched.elapsed().is_none_or(|ran| ran > time)
-    }
-
-    /// Whether it has grown by so many pages since the first look.
-    pub fn has_grown(&self, pages: u64) -> bool {
-        let first = self.first_resident.unwrap_or(self.resident);
-        self.resident.saturating_sub(first) > pages
     }
 
     /// Waits for the next look, or for the program's end; what became of it.
@@ -237,12 +217,9 @@ impl Steward {
         }
         self.sampled_at = now;
         self.resident = resident;
-        self.first_resident.get_or_insert(resident);
         let counters = self.place.counters();
         counters.runtime_bytes.store(runtime_bytes, Relaxed);
-        // What is dear to measure waits while memory grows fast, but not for ever.
-        let grows = self.burst_rate > hold::FAST;
-        self.tally.note(&statm, now, !grows);
+        self.tally.note(&statm, now);
         if statm.size_pages != self.size_pages {
             self.size_pages = statm.size_pages;
             self.last_look = self.ticks.wrapping_sub(LOOK_TICKS);
@@ -254,16 +231,10 @@ impl Steward {
         self.ticks = self.ticks.wrapping_add(1);
         let before = self.resident;
         self.sample(runtime_bytes);
-        let share = self.share();
-        self.share = share.0;
-        let adopts = self.adopts(share, runtime_bytes);
-        let program = Bytes(Bytes::pages(self.resident).0.saturating_sub(runtime_bytes));
-        // First of all. Where pages are copied the pager itself holds the program.
-        if adopts && !shared.copies() && self.hold.poll(program, share, self.burst_rate) {
-            self.hold_back(shared, share, runtime_bytes);
-        }
         let held = shared.held.load(Relaxed);
         let unmanaged = self.resident.saturating_sub(held);
+        let share = self.share();
+        self.share = share.0;
         let threshold = self.follow_threshold(share, before, shared);
         let margin = (share.0 / 64).min(Bytes::mib(2).0);
         let pages = |bytes: u64| (bytes / PAGE_SIZE as u64).saturating_sub(unmanaged);
@@ -289,7 +260,7 @@ impl Steward {
         self.unmanaged = unmanaged;
         let late = self.ticks.wrapping_sub(self.last_look) >= LOOK_TICKS;
         let due = grew || late || shared.wants_offers();
-        let look = adopts && due;
+        let look = self.adopts(share, runtime_bytes) && due;
         if look {
             self.last_look = self.ticks;
             let now = clock::now();
@@ -301,32 +272,9 @@ impl Steward {
         // might not hear for long.
         let busy = self.take_seat(shared);
         if shared.has_far_news() || !busy && (look || held > background || fork::wants_near()) {
-            shared.have_rung();
+            shared.ring();
         }
         shared.chores.work();
-    }
-
-    /// Lets the program stand still until what it has filled was found and has left, or for a moment.
-    fn hold_back(&mut self, shared: &Shared, share: Bytes, runtime_bytes: u64) {
-        let before = self.resident;
-        // A filter might forbid what a thread does to stand still.
-        if !proc::is_filtered()
-            && let Some(_still) = Still::begin(Some(&self.watched), |_| false, || true)
-        {
-            let until = clock::now() + HOLD_MAX;
-            while Bytes::pages(self.resident) > share && clock::now() < until {
-                self.find_memory();
-                shared.offer(&self.found, clock::now());
-                shared.have_rung();
-                std::thread::sleep(HOLD_LOOK);
-                self.sample(runtime_bytes);
-                let unmanaged = self.resident.saturating_sub(shared.held.load(Relaxed));
-                let pages = (share.0 / PAGE_SIZE as u64).saturating_sub(unmanaged);
-                shared.set_allowed(pages.max(PAGES_MIN), pages.max(PAGES_MIN));
-            }
-        }
-        let (before, after) = (Bytes::pages(before), Bytes::pages(self.resident));
-        self.hold.handle_held(before, after);
     }
 
     /// Follows the program's faults with the pager's place; whether faults were served since the

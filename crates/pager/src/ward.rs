@@ -30,8 +30,7 @@ use muninn_sys::proc;
 use muninn_sys::rand;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, Userfaultfd,
-    Wake,
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
 use muninn_types::{Bytes, Class, Nanos, PAGE_SIZE, PageNo};
 use muninn_volume::Ticket;
@@ -43,13 +42,8 @@ use std::time::Duration;
 pub const HERITAGE: &[u8] = b"heritage";
 /// The child's companion answers for it from now on.
 pub const DONE: &[u8] = b"done";
-/// Far pages that a ward is brought before it waits for its companion, and for how long it does.
-const SERVED_MAX: u64 = 256;
-const COMPANION_PATIENCE: Nanos = Nanos::millis(200);
 /// How long a ward's change may keep its pages from being poisoned.
 const POISON_PATIENCE: Nanos = Nanos::millis(1000);
-/// Between two looks at which slots need no longer be pinned.
-const PIN_PAUSE: Nanos = Nanos::millis(50);
 /// Between two looks at everything while there are wards.
 const WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before looking again whether a ward has ended: first, and at most.
@@ -69,13 +63,6 @@ struct Ward {
     link: Option<Link>,
     /// By which it may read its memory; used when it has begun.
     tickets: Vec<Ticket>,
-    /// It has asked for its name at our door: its companion is coming, which can evict, too.
-    expected: bool,
-    /// Far pages that we brought it.
-    served: u64,
-    /// Threads that wait for its companion, and since when.
-    waiting: Vec<Fault>,
-    waiting_since: Nanos,
     probe_at: Nanos,
     probe_pause: Nanos,
 }
@@ -88,9 +75,6 @@ pub struct Wards {
     wards: Vec<Ward>,
     /// Grants are shared with somebody's companion, and are not to come or go.
     handing_over: bool,
-    /// There are fewer wards than those for whose sake slots are pinned, and when to look at that again.
-    overpinned: bool,
-    pin_at: Nanos,
 }
 
 impl Wards {
@@ -130,32 +114,6 @@ impl Wards {
 }
 
 impl Ward {
-    /// Whether a thread is to wait for the ward's companion: we can only bring pages, and a child that
-    /// reads all that its parent has would be above every limit before its own pager begins.
-    fn is_to_wait(&mut self, fault: &Fault) -> bool {
-        if !self.expected || self.served < SERVED_MAX || self.snapshot.find(fault.page()).is_none()
-        {
-            return false;
-        }
-        if self.waiting.is_empty() {
-            self.waiting_since = clock::now();
-        }
-        true
-    }
-
-    /// Lets threads ask again that wait for the companion.
-    fn let_go(&mut self) {
-        for fault in self.waiting.drain(..) {
-            let _ = self.device.wake(PageRange::one(fault.page()));
-        }
-    }
-
-    /// Nothing came of a companion: it stays our ward.
-    fn is_late(&self) -> bool {
-        let waited = clock::now().saturating_sub(self.waiting_since);
-        !self.waiting.is_empty() && waited > COMPANION_PATIENCE
-    }
-
     /// Whoever touches these pages from now on is ended, unless they are there.
     fn poison(&self, range: PageRange) {
         let mut events = EventBuffer::new();
@@ -210,10 +168,6 @@ impl Actor {
             thread: None,
             link: None,
             tickets: Vec::new(),
-            expected: false,
-            served: 0,
-            waiting: Vec::new(),
-            waiting_since: Nanos(0),
             probe_at: clock::now(),
             probe_pause: PROBE_FIRST,
         });
@@ -242,15 +196,10 @@ impl Actor {
             self.shared.hold_grants(false);
         }
         self.wards.handing_over = handing_over;
-        self.wards.overpinned |= fewer;
-        // All pages of all wards are looked at: not for each of hundreds that end one after the other.
-        let now = clock::now();
-        if self.wards.overpinned && (wards.is_empty() || now > self.wards.pin_at) {
+        if fewer {
             let pages = wards.iter().flat_map(|ward| &ward.snapshot.pages);
             self.engine.slots.pin_only(pages.map(|far| far.slot));
             self.scattered = true;
-            self.wards.overpinned = false;
-            self.wards.pin_at = now + PIN_PAUSE;
         }
         if wards.is_empty() {
             self.shared.want_small_grants(false);
@@ -309,10 +258,6 @@ impl Actor {
     /// Whether the child still needs us.
     fn attend(&mut self, ward: &mut Ward) -> bool {
         let Some(link) = &ward.link else {
-            if ward.is_late() {
-                ward.expected = false;
-                ward.let_go();
-            }
             self.answer_for(ward);
             return Actor::is_alive(ward);
         };
@@ -370,9 +315,7 @@ impl Actor {
                 let _ = ward.device.wake(range);
                 continue;
             }
-            if ward.is_to_wait(&fault) {
-                ward.waiting.push(fault);
-            } else if let Err(why) = self.fill_for(ward, fault.page()) {
+            if let Err(why) = self.fill_for(ward, fault.page()) {
                 self.shared.end_child(fault.thread, &why);
             }
         }
@@ -389,14 +332,12 @@ impl Actor {
         self.take_in(device, snapshot);
     }
 
-    fn fill_for(&mut self, ward: &mut Ward, page: PageNo) -> Result<(), String> {
+    fn fill_for(&mut self, ward: &Ward, page: PageNo) -> Result<(), String> {
         let to = PageRange::one(page);
         let mut near: Box<Page> = Box::new([0; PAGE_SIZE]);
         if page == self.shared.mailbox() {
-            ward.expected = true;
             *near = Letter::new(ward.token, self.wards.name).to_page();
         } else if let Some(far) = ward.snapshot.find(page) {
-            ward.served += 1;
             let extent = ward.snapshot.extent_of(far.slot);
             let transfer = Transfer {
                 extent: extent.ok_or("its extent is gone")?,
@@ -444,9 +385,6 @@ impl Actor {
             .map_err(|e| e.to_string())?
             .into_fd();
         link.send(HERITAGE, &[ward.device.as_fd(), file.as_fd()])
-            .map_err(|e| e.to_string())?;
-        // They ask again, and its companion hears them.
-        ward.let_go();
-        Ok(())
+            .map_err(|e| e.to_string())
     }
 }

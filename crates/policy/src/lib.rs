@@ -10,7 +10,6 @@ pub mod evict;
 pub mod first_touch;
 pub mod fit;
 pub mod hedge;
-pub mod hold;
 pub mod kinds;
 pub mod layout;
 pub mod membership;

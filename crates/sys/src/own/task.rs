@@ -21,7 +21,6 @@
 //! stays the program's child, of the kind that `wait` passes over.
 
 use super::storage;
-use crate::affinity::Thread;
 use rustix::io::Errno;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -170,9 +169,6 @@ extern "C" fn midwife(birth: *mut c_void) -> ! {
     // SAFETY: the thread that made us waits, and has the value on its stack.
     let birth = unsafe { &*birth.cast::<Birth>() };
     let flags = COMPANION | libc::CLONE_FILES | libc::SIGCHLD;
-    // The companion begins so, and at once: on a busy machine the program could fill memory for long
-    // before anybody looks.
-    super::set_priority(Thread::Current, super::Priority::Immediate);
     let made = close_all_files().and_then(|()| {
         // SAFETY: handed on from `companion`.
         unsafe {

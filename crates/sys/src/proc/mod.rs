@@ -227,34 +227,6 @@ pub fn status(source: &impl ProcSource, pid: i32) -> Result<Status, ProcError> {
     Ok(Status::parse(&buffer[..n]))
 }
 
-/// Whether a thread of the program has a filter on what it asks of the kernel, or nobody can say.
-pub fn is_filtered() -> bool {
-    let path = format!("/proc/{}/task", crate::own::listed_pid());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(tasks) = rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty()) else {
-        return true;
-    };
-    let mut names = [const { MaybeUninit::uninit() }; 2048];
-    let mut names = RawDir::new(tasks, &mut names);
-    let mut text = [0; TEXT_MAX];
-    while let Some(Ok(entry)) = names.next() {
-        let Ok(thread) = entry
-            .file_name()
-            .to_str()
-            .unwrap_or_default()
-            .parse::<u32>()
-        else {
-            continue;
-        };
-        let read = open(&format!("{path}/{thread}/status")).and_then(|f| pread(&f, &mut text, 0));
-        // One that is gone has none.
-        if read.is_ok_and(|len| Status::parse(&text[..len]).seccomp != 0) {
-            return true;
-        }
-    }
-    false
-}
-
 /// How often the program, or this process where there is no other, has asked for a page that was there or
 /// made at once. Without allocating.
 pub fn minor_faults() -> u64 {
