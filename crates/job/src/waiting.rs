@@ -86,8 +86,13 @@ pub struct Waits<'a> {
 impl Place {
     /// Shows that this process waits, until what is returned is dropped. Neither allocates nor locks.
     pub fn waits_for(&self, reason: Waiting) -> Waits<'_> {
-        let now = clock::now().0 & ((1 << REASON_SHIFT) - 1);
-        let word = (reason as u64) << REASON_SHIFT | now;
+        self.waits_since(reason, clock::coarse())
+    }
+
+    /// The same for a wait that began earlier.
+    pub fn waits_since(&self, reason: Waiting, since: Nanos) -> Waits<'_> {
+        let since = since.0 & ((1 << REASON_SHIFT) - 1);
+        let word = (reason as u64) << REASON_SHIFT | since;
         self.seat().waiting.store(word, Ordering::Relaxed);
         Waits { place: self, word }
     }
@@ -123,7 +128,7 @@ mod tests {
         let job = Job::create(&Config::default(), Bytes::mib(64)).unwrap();
         let place = job.take_place(std::process::id()).unwrap();
         assert_eq!(place.waiting(), None);
-        let before = clock::now();
+        let before = clock::coarse();
         {
             let _grant = place.waits_for(Waiting::Grant);
             let (reason, since) = place.waiting().unwrap();

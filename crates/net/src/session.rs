@@ -433,7 +433,7 @@ impl Session {
 
     /// Asks, waits, and shows `with` what was answered and the descriptors that came with it, in the
     /// server's order: this call's answer, and before it those to calls that were given up (see
-    /// [`Session::take_strays`]).
+    /// [`Session::release_strays`]).
     pub fn call_with(
         &self,
         control: Control,
@@ -482,11 +482,19 @@ impl Session {
         self.strays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants that nobody waits for any more, for the caller to release: a few at a time.
-    pub fn take_strays(&self) -> Vec<GrantId> {
-        let mut strays = self.lock_strays();
-        let some = strays.len().min(MAX_GRANTS);
-        strays.drain(..some).collect()
+    /// Has grants released that nobody waits for any more, a few at a time. Those that could not be are
+    /// tried again with the next call; the server has them back in any case when the session ends.
+    pub fn release_strays(&self, release: impl FnOnce(Vec<GrantId>) -> Result<Answer, NetError>) {
+        let some: Vec<GrantId> = {
+            let mut strays = self.lock_strays();
+            let some = strays.len().min(MAX_GRANTS);
+            strays.drain(..some).collect()
+        };
+        if !some.is_empty()
+            && let Err(NetError::Timeout(..)) = release(some.clone())
+        {
+            self.lock_strays().extend(some);
+        }
     }
 
     /// Breaks the control connection, as a fault would.

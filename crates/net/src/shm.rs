@@ -70,7 +70,8 @@ impl Table {
             } else {
                 Access::ReadOnly
             };
-            let options = Mapping::options().shared().no_reserve().access(access);
+            let options = Mapping::options().shared().no_reserve().ours();
+            let options = options.access(access);
             let map = options
                 .file(&fd, 0, Bytes(info.segment_bytes))
                 .map_err(|e| e.to_string())?;
@@ -256,10 +257,8 @@ impl Transport for ShmSession {
             self.table.stay(&leaving);
             self.table.thaw(&frozen);
         }
-        let strays = self.session.take_strays();
-        if !strays.is_empty() {
-            let _ = self.call(Control::Release(strays), deadline);
-        }
+        self.session
+            .release_strays(|strays| self.call(Control::Release(strays), deadline));
         answered
     }
 

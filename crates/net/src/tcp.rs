@@ -54,10 +54,8 @@ impl Transport for TcpSession {
         let answered = self
             .session
             .call_with(control, deadline, &mut |_, _, _| Ok(()));
-        let strays = self.session.take_strays();
-        if !strays.is_empty() {
-            let _ = self.call(Control::Release(strays), deadline);
-        }
+        self.session
+            .release_strays(|strays| self.call(Control::Release(strays), deadline));
         answered
     }
     fn heartbeat(&self) -> bool {

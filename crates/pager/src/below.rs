@@ -4,9 +4,9 @@
 //! every answer of the kernel can be played back.
 
 use crate::chunk::Page;
-use muninn_job::Counters;
+use muninn_job::{Counters, Waiting, Waits};
 use muninn_sys::uffd::{Cause, FaultDevice, PageRange, Partial};
-use muninn_types::{Class, PageNo, ServerId};
+use muninn_types::{Class, Nanos, PageNo, ServerId};
 use muninn_volume::{Extent, ExtentId};
 pub use muninn_volume::{Transfer, VolumeError as FarError};
 
@@ -101,6 +101,10 @@ pub trait Kernel {
     /// Asks that pages that are shared after a fork be made this process's own, later.
     fn unshare(&self, range: PageRange);
     fn counters(&self) -> &Counters;
+    /// Shows that the process waits, until what is returned is dropped.
+    fn waits(&self, _: Waiting, _since: Nanos) -> Option<Waits<'_>> {
+        None
+    }
 
     /// The bytes of a frame.
     ///

@@ -20,7 +20,7 @@ use crate::hash::Hasher;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
-use muninn_job::Counters;
+use muninn_job::{Counters, Waiting};
 use muninn_policy::evict::{Arrival, Evict, EvictPolicy, PageIndex};
 use muninn_policy::first_touch::FirstTouch;
 use muninn_policy::prefetch::{Prefetch, PrefetchPolicy, Window};
@@ -258,7 +258,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         if now.saturating_sub(since) > FULL_PATIENCE {
             return Err(Fatal::Full(why.clone()));
         }
+        let waits = self.kernel.waits(Waiting::PoolFull, since);
         std::thread::sleep(FULL_PAUSE);
+        drop(waits);
         self.full = None;
         self.resting = false;
         Ok(())

@@ -23,8 +23,10 @@ use crate::engine::{Engine, Fatal, add};
 use crate::hash::Hash;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
+use muninn_job::Waiting;
 use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_policy::urgency::Pressure;
+use muninn_sys::clock;
 use muninn_sys::uffd::{Cause, PageRange, Partial};
 use muninn_types::{Bytes, Class, PAGE_SIZE};
 
@@ -295,6 +297,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.full.is_some() {
                 return Ok(false);
             }
+            let _waits = self.kernel.waits(Waiting::Grant, clock::coarse());
             match self.far.extent() {
                 Ok(extent) => {
                     self.slots.add(extent);
@@ -387,8 +390,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             len += 1;
         }
         let class = self.class(urgent);
+        let waits = self.kernel.waits(Waiting::Server, clock::coarse());
         // SAFETY: the frames are not written to until this returns.
         unsafe { self.far.write(&transfers[..len], class) }?;
+        drop(waits);
         add(&self.counters().bytes_out, (len * PAGE_SIZE) as u64);
         for place in places(dirty) {
             let Some(slot) = slots[place] else { continue };

@@ -14,8 +14,10 @@ use crate::engine::{Engine, Fatal, Room, add};
 use crate::hash::Hash;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
+use muninn_job::Waiting;
 use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_policy::prefetch::{self, FarPages, FarSlot, Landing, Source, WINDOW_PAGES_MAX};
+use muninn_sys::clock;
 use muninn_sys::uffd::{Cause, CopyMode, Fault, FaultDevice, PageRange, Partial, Wake};
 use muninn_types::{Class, PAGE_SIZE, PageNo};
 
@@ -370,8 +372,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let near: *mut Page = &mut self.scratch[at];
             list.push(self.transfer(one.slot, near));
         }
+        let waits = self.kernel.waits(Waiting::Server, clock::coarse());
         // SAFETY: scratch pages are this engine's, and each is named once.
         unsafe { self.far.read(&list, class) }.map_err(lost)?;
+        drop(waits);
         for (one, transfer) in arriving.iter().zip(&list) {
             // SAFETY: it was just filled and nobody else knows of it.
             if self.hasher.hash(unsafe { &*transfer.near }) != one.hash {

@@ -12,7 +12,7 @@ use crate::below::{CHUNKS_AT_ONCE_MAX, Kernel, Stillness};
 use crate::chunk::{CHUNK_PAGES, Page};
 use crate::copying::{Carrier, Copying};
 use crate::keeper::Keeper;
-use muninn_job::{Counters, Place};
+use muninn_job::{Counters, Place, Waiting, Waits};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own;
 use muninn_sys::pagemap::{Pagemap, PagemapEntry, PagemapError};
@@ -20,7 +20,7 @@ use muninn_sys::uffd::{
     Cause, CopyMode, Event, FaultDevice, Features, MoveMode, OpenError, PageRange, Partial,
     RegisterMode, RequestError, Userfaultfd, Wake,
 };
-use muninn_types::{Bytes, PAGE_SIZE, PageNo};
+use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -425,5 +425,8 @@ impl Kernel for Process {
     }
     fn counters(&self) -> &Counters {
         self.place.counters()
+    }
+    fn waits(&self, reason: Waiting, since: Nanos) -> Option<Waits<'_>> {
+        Some(self.place.waits_since(reason, since))
     }
 }

@@ -31,6 +31,12 @@ pub fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// The same, a few milliseconds late, at a fifth of the cost.
+pub fn coarse() -> Nanos {
+    let time = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
 /// How long the calling thread has run on a CPU.
 pub fn thread_cpu() -> Nanos {
     let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);

@@ -17,3 +17,4 @@ mod many;
 mod nothing;
 mod programs;
 mod redis;
+mod waits;

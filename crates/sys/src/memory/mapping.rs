@@ -261,6 +261,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if crate::own::addresses::give_back(self.addr(), self.len) {
+            return;
+        }
         // SAFETY: the range was mapped by us, nobody else unmaps it, and `self` is gone after this.
         // It cannot fail for a range that is mapped, except at the limit of mappings: a leak then.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Mapping, MemoryError};
+use crate::own::addresses;
 
 /// What may be done with the bytes of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,7 @@ pub struct MapOptions {
     populate: bool,
     locked: bool,
     no_reserve: bool,
+    ours: bool,
 }
 
 impl MapOptions {
@@ -69,6 +71,11 @@ impl MapOptions {
     /// Do not count the range against the commit limit: for large tables that stay sparse.
     pub fn no_reserve(mut self) -> MapOptions {
         self.no_reserve = true;
+        self
+    }
+    /// In a program's companion: at addresses that the program never had, and not in its children.
+    pub fn ours(mut self) -> MapOptions {
+        self.ours = true;
         self
     }
     pub fn huge(mut self, huge: HugeAdvice) -> MapOptions {
@@ -112,17 +119,17 @@ impl MapOptions {
     /// `len` bytes of a file from `offset` (a multiple of the page size).
     pub fn file(self, file: impl AsFd, offset: u64, len: Bytes) -> Result<Mapping, MemoryError> {
         let size = size_of_mapping(len, "a file")?;
-        // SAFETY: the kernel chooses an unused range, so no memory of anybody else is replaced.
-        let mapped = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                size,
-                self.prot(),
-                self.flags(),
-                file,
-                offset,
-            )
-        };
+        let place = self.ours.then(|| addresses::take(size)).flatten();
+        let at = std::ptr::with_exposed_provenance_mut(place.unwrap_or(0) as usize);
+        let mut flags = self.flags();
+        flags.set(MapFlags::FIXED, place.is_some());
+        // SAFETY: the kernel chooses an unused range, or we have one where nothing is.
+        let mapped = unsafe { rustix::mm::mmap(at, size, self.prot(), flags, file, offset) };
+        match (place, &mapped) {
+            (Some(start), Ok(_)) => addresses::note_mapped(start, size),
+            (Some(start), Err(_)) => drop(addresses::give_back(start, size)),
+            (None, _) => {}
+        }
         self.finish(mapped, size, "a file")
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing in this module allocates from the program's heap.
 
+pub(crate) mod addresses;
 mod alarm;
 mod imports;
 mod place;
@@ -87,6 +88,7 @@ pub fn reset_claims() {
         claim.start.store(0, Ordering::Relaxed);
     }
     CLAIMED.store(0, Ordering::Release);
+    addresses::forget();
     place::forget_listed();
 }
 
