@@ -31,6 +31,9 @@ use std::time::Duration;
 
 /// How an answer begins; the number of the process follows.
 const WELCOME: &[u8; 8] = b"welcome ";
+/// How often, and after which pauses, it is looked whether the memory of a program is in use.
+const MEMORY_LOOKS: u32 = 10;
+const MEMORY_PAUSE: Duration = Duration::from_millis(2);
 /// A device was kept; it is needed no more.
 const KEPT: &[u8] = b"kept";
 const BYE: &[u8] = b"bye";
@@ -67,7 +70,7 @@ struct Kept {
     link: Link,
     /// `None` once it has ended, and its companion stays for its wards alone.
     program: Option<ProcessId>,
-    _device: OwnedFd,
+    device: Userfaultfd,
     wards: Vec<(u64, Userfaultfd)>,
 }
 
@@ -187,7 +190,7 @@ impl Porter {
                     }
                 }
                 if let Some(program) = kept.program {
-                    end(program, job.as_ref());
+                    end(program, &kept.device, job.as_ref());
                 }
                 let left = kept.wards.drain(..).map(|(_, device)| Orphan(device));
                 orphans.extend(left);
@@ -214,7 +217,7 @@ impl Porter {
             return Some(Kept {
                 link,
                 program: Some(ProcessId::of(pid)?),
-                _device: device,
+                device: Userfaultfd::from_fd(device, Features::NONE),
                 wards: Vec::new(),
             });
         }
@@ -229,10 +232,18 @@ impl Porter {
 }
 
 /// A program whose companion was killed must not go on: nobody answers for what is far.
-fn end(program: ProcessId, job: Option<&crate::Job>) {
+fn end(program: ProcessId, device: &Userfaultfd, job: Option<&crate::Job>) {
     let Ok(handle) = PidFd::open(program.pid() as i32) else {
         return;
     };
+    // One that executed another program has other memory, with a companion of its own. Somebody who looks at
+    // the old may keep it a moment longer.
+    for _ in 0..MEMORY_LOOKS {
+        if !device.has_process() {
+            return;
+        }
+        std::thread::sleep(MEMORY_PAUSE);
+    }
     // One that executes another program leaves its companion without a word, too, and its memory.
     if !program.is_alive() || !proc::is_registered(program.pid()) {
         return;

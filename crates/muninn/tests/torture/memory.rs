@@ -9,5 +9,6 @@ both! {
     lock_all_later: ["fill_at_once", "48", "lock-later"];
     huge_pages: ["fill_at_once", "64", "huge"];
     addresses_taken: ["addresses_taken"];
+    exec_again: ["exec_again", "10"];
     addresses_change_hands: ["addresses_change_hands"];
 }

@@ -7,6 +7,7 @@ both! {
     dropped_after: ["fork_far", "48", "dropped-after"] unless not_root;
     chroot_before: ["chroot_self", "before"] unless not_root;
     chroot_after: ["chroot_self", "after"] unless not_root;
+    errors_described: ["errors_described"] unless not_root;
 }
 
 /// Starts the program through another one, if that can be done here without Muninn.

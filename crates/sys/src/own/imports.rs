@@ -6,10 +6,15 @@
 //! would wait for himself. So when this library is loaded, each of its imports that leads into the
 //! program is replaced by the one that the libraries after it have.
 //!
+//! One import is replaced by a function of our own. The C library describes an error in the language of the
+//! program, under a lock that asks for the calling thread's number. Threads of ours have none, and "unlocked"
+//! a lock that nobody held: the program waited for ever at its next error.
+//!
 //! Known limit: only functions. A variable of the C library that such a program uses lives in the program.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use muninn_types::PAGE_SIZE;
 use rustix::io::Errno;
@@ -34,6 +39,49 @@ const STB_WEAK: u8 = 2;
 
 /// Whoever frees must be the one who allocated, also inside of the C library. Our threads call none of these.
 const ALLOCATORS: [&[u8]; 5] = [b"malloc", b"calloc", b"realloc", b"free", b"posix_memalign"];
+
+/// What the standard library calls to describe an error.
+const STRERROR: &[u8] = b"__xpg_strerror_r";
+/// The C library's table of descriptions, which takes no lock (glibc has had it since 2.32); 0 without it.
+static TABLE: AtomicUsize = AtomicUsize::new(0);
+
+/// In place of `strerror_r`: the description in English, or the number.
+extern "C" fn describe(error: c_int, into: *mut c_char, len: usize) -> c_int {
+    if len == 0 {
+        return libc::ERANGE;
+    }
+    // SAFETY: the caller's buffer has so many bytes.
+    let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), len) };
+    let mut number = [0; 16];
+    let text = known(error).unwrap_or_else(|| unknown(error, &mut number));
+    let end = text.len().min(len - 1);
+    into[..end].copy_from_slice(&text[..end]);
+    into[end] = 0;
+    0
+}
+
+fn known(error: c_int) -> Option<&'static [u8]> {
+    let table: *const () = std::ptr::with_exposed_provenance(TABLE.load(Ordering::Acquire));
+    if table.is_null() {
+        return None;
+    }
+    // SAFETY: the function of that name, which takes a number and returns a string that stays, or nothing.
+    let text = unsafe {
+        let table: extern "C" fn(c_int) -> *const c_char = std::mem::transmute(table);
+        table(error)
+    };
+    // SAFETY: as above.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
+}
+
+fn unknown(error: c_int, into: &mut [u8; 16]) -> &[u8] {
+    use std::io::Write;
+    let room = into.len();
+    let mut rest = &mut into[..];
+    let _ = write!(rest, "error {error}");
+    let written = room - rest.len();
+    &into[..written]
+}
 
 /// What is looked for among the loaded objects: the program comes first.
 #[derive(Default)]
@@ -62,6 +110,9 @@ pub fn lead_past_program() -> Option<usize> {
     let (Some(program), Some(own)) = (found.program, found.own) else {
         return Some(0);
     };
+    // SAFETY: a string; what is found is only called as what it is.
+    let table = unsafe { libc::dlsym(libc::RTLD_NEXT, c"strerrordesc_np".as_ptr()) };
+    TABLE.store(table.expose_provenance(), Ordering::Release);
     let mut led = 0;
     for (start, bytes) in own.relocations {
         let first: *const libc::Elf64_Rela = std::ptr::with_exposed_provenance(start);
@@ -154,14 +205,20 @@ impl Object {
         let symbols: *const libc::Elf64_Sym = std::ptr::with_exposed_provenance(self.symbols);
         // SAFETY: the caller's promise: slot and symbol are this object's, and in its tables.
         let (now, symbol) = unsafe { (*slot, &*symbols.add((import.r_info >> 32) as usize)) };
+        let name = self.strings + symbol.st_name as usize;
+        let name: *const c_char = std::ptr::with_exposed_provenance(name);
+        // SAFETY: a name of the table.
+        let word = unsafe { CStr::from_ptr(name) }.to_bytes();
+        if word == STRERROR {
+            // SAFETY: a word of this library's table of imports, which nobody else changes.
+            unsafe { self.replace(slot, describe as *const () as usize) }.ok()?;
+            return Some(false);
+        }
         let is_function = matches!(symbol.st_info & 0xf, STT_FUNC | STT_GNU_IFUNC | 0);
         if symbol.st_shndx != 0 || !is_function || !program.contains(&now) {
             return Some(false);
         }
-        let name = self.strings + symbol.st_name as usize;
-        let name: *const c_char = std::ptr::with_exposed_provenance(name);
-        // SAFETY: a name of the table.
-        if ALLOCATORS.contains(&unsafe { CStr::from_ptr(name) }.to_bytes()) {
+        if ALLOCATORS.contains(&word) {
             return Some(false);
         }
         // SAFETY: as above; the one who calls is this library, so the search begins behind it.
@@ -193,5 +250,30 @@ impl Object {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(error: c_int, room: usize) -> String {
+        let mut text = [1u8; 64];
+        assert_eq!(describe(error, text.as_mut_ptr().cast(), room), 0);
+        let text = CStr::from_bytes_until_nul(&text).unwrap();
+        text.to_str().unwrap().to_string()
+    }
+
+    #[test]
+    fn errors_are_described_without_the_c_librarys_lock() {
+        assert_eq!(said(13, 64), "error 13");
+        // SAFETY: a string.
+        let table = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"strerrordesc_np".as_ptr()) };
+        TABLE.store(table.expose_provenance(), Ordering::Release);
+        assert_eq!(said(13, 64), "Permission denied");
+        assert_eq!(said(13, 5), "Perm");
+        assert_eq!(said(99_999, 64), "error 99999");
+        TABLE.store(0, Ordering::Release);
+        assert_eq!(describe(13, std::ptr::null_mut(), 0), libc::ERANGE);
     }
 }
