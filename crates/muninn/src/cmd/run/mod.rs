@@ -259,6 +259,7 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
             .unwrap_or_default(),
         max_far: args.max_far.or(file.max_far),
         no_move: args.no_move,
+        seal: false,
         huge_pages: own::has_huge_pages(),
         door: muninn_job::new_door_name(),
         namespace: own::pid_namespace().unwrap_or_default(),
