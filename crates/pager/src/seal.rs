@@ -280,6 +280,7 @@ mod tests {
     use super::*;
     use muninn_types::SplitMix64;
     use std::collections::HashSet;
+    use std::mem::ManuallyDrop;
 
     fn sealer() -> Sealer {
         Sealer::new(&[]).unwrap()
@@ -418,6 +419,18 @@ mod tests {
             let (_, seal) = family[who].seal(0, &page);
             let secret = family[who].key(seal.key).unwrap().secret;
             assert!(used.insert((secret, seal.count)), "{seal:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_key() {
+        let mut key = ManuallyDrop::new(Key::new(&[7; SECRET_LEN]));
+        let bytes: *const u8 = std::ptr::from_ref::<Key>(&key).cast();
+        // SAFETY: it is not used as a key afterwards, and its memory stays.
+        unsafe { std::ptr::drop_in_place::<Key>(&raw mut **key) };
+        for at in 0..size_of::<Key>() {
+            // SAFETY: inside of the key's memory, every byte of which was just written.
+            assert_eq!(unsafe { bytes.add(at).read_volatile() }, 0);
         }
     }
 

@@ -4,7 +4,9 @@ use crate::common::{Place, Served, place};
 use crate::harness::{
     LOCAL, PATIENCE, Run, SIZE, cannot_run, checker, program, run_far, serve, start,
 };
+use muninn_testing::skip;
 use std::fs::File;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::FileExt;
 
 /// Pages with a sentence in each, of which most are far, until a file is there; then all are looked at.
@@ -66,8 +68,13 @@ fn seen_by_the_server(options: &[&str]) -> Option<usize> {
     }
     let place = place();
     let server = serve(&place, "256MiB");
+    let sealed = options.contains(&"--seal");
+    Some(seen_by(&place, &server, options, sealed))
+}
+
+fn seen_by(place: &Place, server: &Served, options: &[&str], sealed: bool) -> usize {
     let go_on = place.path("go-on");
-    let run = hold(&place, &server, options, go_on.to_str().unwrap());
+    let run = hold(place, server, options, go_on.to_str().unwrap());
     run.until_far(6000);
     let (found, read) = sentences_in(server.listening["pid"].as_u64().unwrap());
     assert!(read > 20 << 20, "only {read} bytes of the server were seen");
@@ -75,9 +82,8 @@ fn seen_by_the_server(options: &[&str]) -> Option<usize> {
     let ran = run.end();
     ran.assert_good_and_far();
     assert_eq!(ran.out, "right\n");
-    let sealed = options.contains(&"--seal");
     assert_eq!(ran.report["sealed"], sealed, "{ran:#?}");
-    Some(found)
+    found
 }
 
 #[test]
@@ -101,6 +107,43 @@ fn by_default_pages_are_not_sealed_for_this_machine() {
     if let Some(found) = seen_by_the_server(&[]) {
         assert!(found > 10_000, "{found} sentences are at the server");
     }
+}
+
+/// An address of this machine by which others reach it, if it has one.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent: this asks which way it would go.
+    socket.connect("198.51.100.1:9").ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_loopback()).then_some(own)
+}
+
+#[test]
+fn by_default_they_are_for_other_machines() {
+    if cannot_run() || program(&["python3"]).is_none() {
+        return;
+    }
+    let Some(own) = own_address() else {
+        skip("this machine has no address by which others reach it");
+        return;
+    };
+    let place = place();
+    let listen = format!("{own}:0");
+    let server = Served::start(place.command(&[
+        "serve",
+        "--socket",
+        "m.sock",
+        "--listen",
+        &listen,
+        "--json",
+        "--memory",
+        "256MiB",
+        "--lease",
+        "3s",
+        "--insecure",
+    ]));
+    let found = seen_by(&place, &server, &[], true);
+    assert_eq!(found, 0, "sentences of the program are at the server");
 }
 
 /// Writes back what a server had before: its pages as they were, each at its own place.
