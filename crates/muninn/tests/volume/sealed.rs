@@ -196,10 +196,12 @@ fn an_old_page_is_the_end() {
         return;
     }
     let place = place();
-    let server = serve(&place, "256MiB");
+    let server = serve(&place, "1GiB");
     let at = server.tcp();
     let options = ["--local", LOCAL, "--pool", &at, "--seal"];
+    // Without forks: a child that ends is something the program tells of itself.
     let words = [checker(), "pressure", "--seconds", "3600", "--size", SIZE];
+    let words = [&words[..], &["--without", "fork"]].concat();
     let run = start(&place, &options, &words);
     let first = run.until_far(4000).evicted_written;
     let pid = server.listening["pid"].as_u64().unwrap();
