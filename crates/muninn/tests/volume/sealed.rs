@@ -4,7 +4,10 @@ use crate::common::{Place, Served, place};
 use crate::harness::{
     LOCAL, PATIENCE, Run, SIZE, cannot_run, checker, program, run_far, serve, start,
 };
+use crate::lies::spoil;
+use crate::pools::pool;
 use muninn_testing::skip;
+use muninn_types::SplitMix64;
 use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::FileExt;
@@ -222,6 +225,31 @@ fn an_old_page_is_the_end() {
         "{ran:#?}"
     );
     assert!(!ran.out.contains("wrong"), "{ran:#?}");
+}
+
+/// One of two servers has a bit of every page changed: the program goes on with what the other has.
+#[test]
+fn a_page_that_does_not_open_is_asked_of_the_other() {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    let pool = pool(&place, 2, "1GiB");
+    let at = pool.addresses();
+    let options = [
+        "--local", LOCAL, "--pool", &at, "--layout", "mirror", "--seal",
+    ];
+    let words = [checker(), "pressure", "--seconds", "10", "--size", SIZE];
+    let run = start(&place, &options, &words);
+    run.until_far(4000);
+    let job = run.job();
+    run.until("all copies are there", || job.total().extents_degraded == 0);
+    let pid = pool.servers[0].listening["pid"].as_u64().unwrap();
+    let changed = spoil(pid, &mut SplitMix64::new(11));
+    assert!(changed > 1000, "{changed} pages");
+    let ran = run.end();
+    ran.assert_good_and_far();
+    assert_eq!(ran.report["sealed"], true, "{ran:#?}");
 }
 
 fn is_right(words: &[&str], options: &[&str]) {
