@@ -31,6 +31,9 @@ pub struct Config {
     pub max_far: Option<Bytes>,
     /// Copy pages out of the program, as on a kernel that cannot move them.
     pub no_move: bool,
+    /// Seal pages before they leave this machine's hands. The keys are not here: each process makes its
+    /// own.
+    pub seal: bool,
     /// The program was started with huge pages allowed.
     pub huge_pages: bool,
     /// The launcher's door, its namespace of process numbers, and its user: a runtime that finds
@@ -78,6 +81,7 @@ impl Config {
             "threshold" => self.threshold = read("threshold", value)?,
             "max-far" => self.max_far = Some(read("max-far", value)?),
             "no-move" => self.no_move = read("no-move", value)?,
+            "seal" => self.seal = read("seal", value)?,
             "huge-pages" => self.huge_pages = read("huge-pages", value)?,
             "door" => self.door = value.to_string(),
             "namespace" => self.namespace = read("namespace", value)?,
@@ -105,6 +109,7 @@ impl fmt::Display for Config {
             writeln!(f, "max-far={bytes}")?;
         }
         writeln!(f, "no-move={}", self.no_move)?;
+        writeln!(f, "seal={}", self.seal)?;
         writeln!(f, "huge-pages={}", self.huge_pages)?;
         writeln!(f, "door={}", escape(&self.door))?;
         writeln!(f, "namespace={}", self.namespace)?;
@@ -125,6 +130,7 @@ impl fmt::Debug for Config {
             .field("threshold", &self.threshold)
             .field("max_far", &self.max_far)
             .field("no_move", &self.no_move)
+            .field("seal", &self.seal)
             .field("huge_pages", &self.huge_pages)
             .finish()
     }
@@ -196,7 +202,7 @@ mod tests {
     fn a_text_is_read_and_nonsense_is_named() {
         let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nkey=00ff\n\
                     layout=mirror\nprefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
-                    huge-pages=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
+                    seal=true\nhuge-pages=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.to_string(), text);
         assert_eq!(config.key.as_deref(), Some(&[0, 255][..]));
@@ -243,6 +249,7 @@ mod tests {
             adaptive: bool,
             max_far: Option<u64>,
             no_move: bool,
+            seal: bool,
             huge_pages: bool,
             copies in 1u8..4,
         ) {
@@ -250,7 +257,7 @@ mod tests {
             let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
             let config = Config {
                 door: name.clone(),
-                name, pool, key, layout, threshold, no_move, huge_pages,
+                name, pool, key, layout, threshold, no_move, seal, huge_pages,
                 namespace: u64::MAX,
                 user: 65_534,
                 prefetch: PrefetchPolicy::ALL[which],

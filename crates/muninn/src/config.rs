@@ -103,6 +103,7 @@ pub struct RunTable {
     pub evict: Option<Text<EvictPolicy>>,
     pub threshold: Option<Text<ThresholdPolicy>>,
     pub max_far: Option<Bytes>,
+    pub seal: Option<bool>,
 }
 
 /// `--huge-pages`.

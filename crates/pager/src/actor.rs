@@ -109,12 +109,13 @@ impl Actor {
 
     /// Takes over what a parent had far, in its child. Nobody else answers for it any more, so what
     /// is here now is all that is here.
-    pub fn inherit(&mut self, snapshot: &Snapshot) {
-        self.engine.inherit(snapshot);
+    pub fn inherit(&mut self, snapshot: &Snapshot) -> Result<(), String> {
+        self.engine.inherit(snapshot)?;
         self.areas = snapshot.areas.clone();
         for area in snapshot.areas.iter() {
             self.note_present(area);
         }
+        Ok(())
     }
 
     /// Runs until the process cannot go on. Its wards cannot either, then.

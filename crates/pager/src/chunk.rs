@@ -17,6 +17,7 @@
 //! changed is asked when nobody can write to it any more, and what comes back is compared.
 
 use crate::hash::Hash;
+use crate::seal::{Print, Seal};
 use crate::slots::SlotNo;
 use muninn_types::{PAGE_SIZE, PageNo};
 
@@ -80,6 +81,8 @@ pub struct Chunk {
     pub slab: Option<SlabNo>,
     slots: [SlotNo; CHUNK_PAGES],
     hashes: [Hash; CHUNK_PAGES],
+    /// Where pages are sealed, and one of these is far.
+    seals: Option<Box<[Seal; CHUNK_PAGES]>>,
 }
 
 impl Chunk {
@@ -93,6 +96,7 @@ impl Chunk {
             slab: None,
             slots: [SlotNo(0); CHUNK_PAGES],
             hashes: [Hash::default(); CHUNK_PAGES],
+            seals: None,
         }
     }
 
@@ -110,11 +114,21 @@ impl Chunk {
     pub fn hash(&self, place: usize) -> Hash {
         self.hashes[place]
     }
+    /// By what the far copy of a page is known again.
+    pub fn print(&self, place: usize) -> Print {
+        Print {
+            hash: self.hashes[place],
+            seal: self.seals.as_ref().map(|seals| seals[place]),
+        }
+    }
     /// The far copy of a page is now this.
-    pub fn set_far(&mut self, place: usize, slot: SlotNo, hash: Hash) {
+    pub fn set_far(&mut self, place: usize, slot: SlotNo, print: Print) {
         self.far |= bit(place);
         self.slots[place] = slot;
-        self.hashes[place] = hash;
+        self.hashes[place] = print.hash;
+        if let Some(seal) = print.seal {
+            self.seals.get_or_insert_default()[place] = seal;
+        }
     }
 }
 

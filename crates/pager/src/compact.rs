@@ -83,17 +83,25 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             return Ok(());
         };
         let near: *mut Page = &mut self.scratch[0];
-        let (from, to) = (self.transfer(slot, near), self.transfer(new, near));
+        let from = self.transfer(slot, near);
         let lost = |error: FarError| Fatal::Lost(error.to_string());
         // SAFETY: scratch memory is this engine's.
         unsafe { self.far.read(&[from], Class::Prefetch) }.map_err(lost)?;
-        let hash = self.table.get(index).hash(place);
-        if self.hasher.hash(&self.scratch[0]) != hash {
-            self.read_other_copy(&from, hash, page.addr(), Class::Prefetch)?;
+        let mut print = self.table.get(index).print(place);
+        // SAFETY: it was just filled and nobody else knows of it.
+        if !self.opens(unsafe { &mut *near }, &print) {
+            self.read_other_copy(&from, &print, page.addr(), Class::Prefetch)?;
         }
+        // Sealed anew: what is looked at has been opened.
+        let mut out = near;
+        if let Some(sealer) = &mut self.sealer {
+            let (sealed, seal) = sealer.seal(0, &self.scratch[0]);
+            (out, print.seal) = (sealed, Some(seal));
+        }
+        let to = self.transfer(new, out);
         // SAFETY: as above, and nobody writes to it meanwhile.
         unsafe { self.far.write(&[to], Class::Prefetch) }.map_err(lost)?;
-        self.table.get_mut(index).set_far(place, new, hash);
+        self.table.get_mut(index).set_far(place, new, print);
         self.slots.set_owner(new, page);
         self.free_slot(slot);
         Ok(())

@@ -1,19 +1,25 @@
 //! A page that came back with other contents than it left with: the other copies are asked.
 //!
-//! A server may lie, or its memory may be faulty. The fingerprint of each page never leaves the client,
-//! so the right copy is known when it is seen; the wrong ones are made anew.
+//! A server may lie, or its memory may be faulty. The fingerprint of each page (and how it was
+//! sealed) never leaves the client, so the right copy is known when it is seen; the wrong ones are made anew.
 
 use crate::below::{Far, FarError, Kernel, Transfer};
+use crate::chunk::Page;
 use crate::engine::{Engine, Fatal};
-use crate::hash::Hash;
+use crate::seal::{Print, is_right};
 use muninn_types::{Class, ServerId};
 
 impl<K: Kernel, F: Far> Engine<K, F> {
+    /// Whether a page that was just read is what was sent; it is opened if it was sealed.
+    pub(crate) fn opens(&self, page: &mut Page, print: &Print) -> bool {
+        is_right(self.sealer.as_ref(), &self.hasher, page, print)
+    }
+
     /// Reads a page from one copy after the other until its contents are right.
     pub(crate) fn read_other_copy(
         &mut self,
         transfer: &Transfer,
-        hash: Hash,
+        print: &Print,
         address: u64,
         class: Class,
     ) -> Result<(), Fatal> {
@@ -26,7 +32,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 Some(Err(FarError::Full(_) | FarError::Lost(_))) => {}
                 Some(Ok(server)) => {
                     // SAFETY: it was just filled and nobody else knows of it.
-                    if self.hasher.hash(unsafe { &*transfer.near }) == hash {
+                    if self.opens(unsafe { &mut *transfer.near }, print) {
                         for server in wrong {
                             self.far.distrust(transfer.extent, server);
                         }

@@ -17,6 +17,7 @@ use crate::chunk::{Mask, Page, SlabNo, bit, place_of};
 use crate::evict::Evicted;
 use crate::fault::Arriving;
 use crate::hash::Hasher;
+use crate::seal::Sealer;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
@@ -39,6 +40,8 @@ pub struct Settings {
     /// The most that may be far.
     pub max_far: Option<Bytes>,
     pub hasher: Hasher,
+    /// Pages are sealed before they leave.
+    pub seal: bool,
 }
 
 /// The process cannot go on: some of its memory is out of reach.
@@ -88,6 +91,8 @@ pub struct Engine<K, F> {
     pub(crate) staging: Staging,
     /// What the contents of pages are compared by.
     pub(crate) hasher: Hasher,
+    /// What seals them, if they are sealed.
+    pub(crate) sealer: Option<Sealer>,
     pub(crate) evict: Box<dyn Evict>,
     pub(crate) prefetch: Box<dyn Prefetch>,
     pub(crate) window: Window,
@@ -151,6 +156,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             slots: Slots::default(),
             staging: Staging::new(frames),
             hasher: settings.hasher.clone(),
+            sealer: settings
+                .seal
+                .then(|| Sealer::new(&[]).expect("the first key has a number")),
             evict: settings.evict.build(0, 1),
             prefetch: settings.prefetch.build(),
             window: Window::default(),

@@ -21,6 +21,7 @@ use crate::below::{CHUNKS_AT_ONCE_MAX, Far, FarError, Kernel, Stillness, Transfe
 use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, SlabNo, bit, places, span};
 use crate::engine::{Engine, Fatal, add};
 use crate::hash::Hash;
+use crate::seal::Print;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
 use muninn_job::Waiting;
@@ -380,18 +381,28 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             }
         }
         let mut transfers = [Transfer::EMPTY; CHUNK_PAGES];
+        let mut prints = hashes.map(|hash| Print { hash, seal: None });
         let mut len = 0;
         for place in places(dirty) {
             let frame = self.staging.frame(slab, place);
             // SAFETY: present and ours, as above.
-            let near: *mut Page = unsafe { self.kernel.frame(frame) };
+            let frame = unsafe { self.kernel.frame(frame) };
+            // The frame stays as it is: a fault may have it back.
+            let near: *mut Page = match &mut self.sealer {
+                Some(sealer) => {
+                    let (sealed, seal) = sealer.seal(place, frame);
+                    prints[place].seal = Some(seal);
+                    sealed
+                }
+                None => frame,
+            };
             let slot = slots[place].expect("each dirty page was given a slot");
             transfers[len] = self.transfer(slot, near);
             len += 1;
         }
         let class = self.class(urgent);
         let waits = self.kernel.waits(Waiting::Server, clock::coarse());
-        // SAFETY: the frames are not written to until this returns.
+        // SAFETY: neither frames nor what was sealed are written to until this returns.
         unsafe { self.far.write(&transfers[..len], class) }?;
         drop(waits);
         add(&self.counters().bytes_out, (len * PAGE_SIZE) as u64);
@@ -400,7 +411,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let old = self.table.get(index).slot(place);
             let chunk = self.table.get_mut(index);
             let page = chunk.number.page(place);
-            chunk.set_far(place, slot, hashes[place]);
+            chunk.set_far(place, slot, prints[place]);
             self.slots.set_owner(slot, page);
             if let Some(old) = old.filter(|&old| old != slot) {
                 self.free_slot(old);

@@ -11,7 +11,7 @@
 use crate::below::{Far, FarError, Kernel, Transfer};
 use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, bit, place_of, places, span};
 use crate::engine::{Engine, Fatal, Room, add};
-use crate::hash::Hash;
+use crate::seal::Print;
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
 use muninn_job::Waiting;
@@ -42,7 +42,7 @@ pub enum Served {
 pub(crate) struct Arriving {
     page: PageNo,
     slot: SlotNo,
-    hash: Hash,
+    print: Print,
 }
 
 /// The page table as the prefetch policies see it: pages by the lower bits of their numbers.
@@ -265,7 +265,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Arriving {
             page,
             slot: chunk.slot(place).expect("a remote page has a slot"),
-            hash: chunk.hash(place),
+            print: chunk.print(place),
         }
     }
 
@@ -364,7 +364,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(served)
     }
 
-    /// Reads far pages into scratch memory, and compares them with what was sent.
+    /// Reads far pages into scratch memory, opens them, and compares them with what was sent.
     fn read_far(&mut self, arriving: &[Arriving], class: Class) -> Result<(), Fatal> {
         let mut list = std::mem::take(&mut self.transfers);
         list.clear();
@@ -378,8 +378,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         drop(waits);
         for (one, transfer) in arriving.iter().zip(&list) {
             // SAFETY: it was just filled and nobody else knows of it.
-            if self.hasher.hash(unsafe { &*transfer.near }) != one.hash {
-                self.read_other_copy(transfer, one.hash, one.page.addr(), class)?;
+            if !self.opens(unsafe { &mut *transfer.near }, &one.print) {
+                self.read_other_copy(transfer, &one.print, one.page.addr(), class)?;
             }
         }
         self.transfers = list;

@@ -12,7 +12,8 @@
 //! [`below`], so that all of it runs over fakes as well (`model.rs`).
 //!
 //! A page that leaves is moved to a frame of the [`staging`] area, hashed, and written if it changed;
-//! one that comes in is read, compared, and copied into a new page of the program.
+//! one that comes in is read, compared, and copied into a new page of the program. Where pages are
+//! [sealed](seal), that is between: far memory holds no page as it is.
 //!
 //! [`ward`] and [`fork`] are for children.
 
@@ -36,6 +37,7 @@ mod order;
 mod process;
 mod ranges;
 mod runtime;
+mod seal;
 mod shared;
 mod slots;
 mod snapshot;

@@ -3,21 +3,21 @@
 //! A program of one thread writes and reads pages, gives some back, moves and unmaps some, pins some,
 //! while the allowance changes and chunks are evicted in between; the kernel refuses and stops half
 //! way as it likes. After every step the invariants are counted out, and every read must see what was
-//! last written.
+//! last written. With sealed pages the pool looks at what it is given, and lies when it is asked.
 
 use crate::below::{Far, FarError, Kernel, Transfer};
-use crate::chunk::{Page, bit};
-use crate::engine::{Engine, Settings};
+use crate::chunk::{Page, bit, places};
+use crate::engine::{Engine, Fatal, Settings};
 use crate::fault::Served;
 use muninn_job::Counters;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_sys::uffd::fake::{Call, FakeFaultDevice, FakeSpace, Script, Touch};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, FaultDevice, Features, MoveMode, PageRange, Partial,
-    RegisterMode, Wake,
+    Cause, CopyMode, Event, EventBuffer, Fault, FaultDevice, FaultKind, Features, MoveMode,
+    PageRange, Partial, RegisterMode, Wake,
 };
-use muninn_types::{Class, PageNo};
+use muninn_types::{Class, PageNo, ServerId, SplitMix64};
 use muninn_volume::{Extent, ExtentId};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -85,22 +85,96 @@ struct FakeFar {
     granted: u64,
     released: u64,
     grants_max: u64,
+    /// Nothing that looks like a page of the program may come here.
+    sealed: bool,
+    /// Pages as they were before they were written anew.
+    older: HashMap<(ExtentId, u32), Vec<Box<Page>>>,
+    /// Lies from now on, one page in so many.
+    lies: Option<(SplitMix64, u64)>,
+    told: u64,
+    /// There is a second copy, of which the truth is told.
+    mirrored: bool,
+    distrusted: u64,
+}
+
+/// Bytes of a sealed page that are zero: 16 of 4096 are to be expected. The program's pages are zero but
+/// for the first few.
+const ZEROS_MAX: usize = 64;
+
+impl FakeFar {
+    fn truth(&self, transfer: &Transfer) -> Page {
+        *self.pages[&(transfer.extent, transfer.place)]
+    }
+
+    /// A page as it is, or another in its place.
+    fn answer(&mut self, transfer: &Transfer) -> Page {
+        let truth = self.truth(transfer);
+        let Some((dice, one_in)) = &mut self.lies else {
+            return truth;
+        };
+        if dice.below(*one_in) != 0 {
+            return truth;
+        }
+        let mut lie = truth;
+        match dice.below(3) {
+            0 => {}
+            1 => {
+                let older = self.older.get(&(transfer.extent, transfer.place));
+                if let Some(older) = older.filter(|older| !older.is_empty()) {
+                    lie = *older[dice.below(older.len() as u64) as usize];
+                }
+            }
+            _ => {
+                // The order of a map is not the same twice; which other page it is does not matter.
+                let other = dice.below(self.pages.len() as u64) as usize;
+                lie = **self.pages.values().nth(other).unwrap();
+            }
+        }
+        if lie == truth {
+            lie[dice.below(4096) as usize] ^= 1 << dice.below(8);
+        }
+        self.told += 1;
+        lie
+    }
 }
 
 impl Far for FakeFar {
     unsafe fn read(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
         for transfer in transfers {
-            let page = &self.pages[&(transfer.extent, transfer.place)];
             // SAFETY: the engine's promise.
-            unsafe { *transfer.near = **page };
+            unsafe { *transfer.near = self.answer(transfer) };
         }
         Ok(())
+    }
+    unsafe fn read_copy(
+        &mut self,
+        transfer: &Transfer,
+        _: Class,
+        n: usize,
+    ) -> Option<Result<ServerId, FarError>> {
+        let page = match n {
+            0 => self.answer(transfer),
+            1 if self.mirrored => self.truth(transfer),
+            _ => return None,
+        };
+        // SAFETY: the engine's promise.
+        unsafe { *transfer.near = page };
+        Some(Ok(ServerId(n as u32)))
+    }
+    fn distrust(&mut self, _: ExtentId, server: ServerId) {
+        assert_eq!(server, ServerId(0), "the one that told the truth");
+        self.distrusted += 1;
     }
     unsafe fn write(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
         for transfer in transfers {
             let key = (transfer.extent, transfer.place);
             // SAFETY: the engine's promise.
-            self.pages.insert(key, Box::new(unsafe { *transfer.near }));
+            let page = Box::new(unsafe { *transfer.near });
+            let zeros = page.iter().filter(|byte| **byte == 0).count();
+            assert_eq!(self.sealed, zeros < ZEROS_MAX, "{zeros} zeros");
+            if let Some(before) = self.pages.insert(key, page) {
+                self.older.entry(key).or_default().push(before);
+            }
         }
         Ok(())
     }
@@ -132,7 +206,7 @@ struct World {
 }
 
 impl World {
-    fn new(evict: EvictPolicy, prefetch: PrefetchPolicy, grants_max: u64) -> World {
+    fn new(evict: EvictPolicy, prefetch: PrefetchPolicy, grants_max: u64, seal: bool) -> World {
         let space = FakeSpace::new(PAGES + FRAMES).unwrap();
         let events = Features::EVENT_REMAP | Features::EVENT_REMOVE | Features::EVENT_UNMAP;
         let program = space.open(events);
@@ -151,6 +225,7 @@ impl World {
         };
         let far = FakeFar {
             grants_max,
+            sealed: seal,
             ..FakeFar::default()
         };
         let settings = Settings {
@@ -158,6 +233,7 @@ impl World {
             prefetch,
             max_far: None,
             hasher: crate::hash::Hasher::random(),
+            seal,
         };
         World {
             engine: Engine::new(kernel, far, frames, &settings),
@@ -385,14 +461,70 @@ proptest! {
         allowed in 2..PAGES,
         steps in steps(),
     ) {
-        let mut world = World::new(evict, prefetch, 100);
+        let mut world = World::new(evict, prefetch, 100, false);
         world.engine.set_allowed(allowed);
         run(&mut world, &steps);
     }
 
     #[test]
+    fn sealed_pages_come_back(
+        evict in evict_policy(),
+        prefetch in prefetch_policy(),
+        allowed in 2..PAGES,
+        steps in steps(),
+    ) {
+        let mut world = World::new(evict, prefetch, 100, true);
+        world.engine.set_allowed(allowed);
+        run(&mut world, &steps);
+    }
+
+    /// Compaction and reading ahead included.
+    #[test]
+    fn a_lie_is_found_and_the_other_copy_asked(
+        prefetch in prefetch_policy(),
+        allowed in 2..PAGES,
+        one_in in 1u64..4,
+        seed: u64,
+        steps in steps(),
+    ) {
+        let mut world = World::new(EvictPolicy::default(), prefetch, 100, true);
+        world.engine.far.mirrored = true;
+        world.engine.far.lies = Some((SplitMix64::new(seed), one_in));
+        world.engine.set_allowed(allowed);
+        run(&mut world, &steps);
+        prop_assert!(one_in > 1 || world.engine.far.told == 2 * world.engine.far.distrusted);
+    }
+
+    #[test]
+    fn a_lie_about_the_only_copy_is_the_end(
+        prefetch in prefetch_policy(),
+        allowed in 2..PAGES,
+        seed: u64,
+        steps in steps(),
+    ) {
+        let mut world = World::new(EvictPolicy::default(), prefetch, 100, true);
+        world.engine.set_allowed(allowed);
+        run(&mut world, &steps);
+        world.engine.far.lies = Some((SplitMix64::new(seed), 1));
+        // The page that is touched comes alone.
+        world.engine.set_hurry(false);
+        let remote: Vec<PageNo> = world.engine.table.chunks()
+            .flat_map(|chunk| places(chunk.remote()).map(|place| chunk.number.page(place)))
+            .collect();
+        for page in remote {
+            let fault = Fault { address: page.addr(), thread: 1, write: false, kind: FaultKind::Missing };
+            // What stands in its way (the kernel refuses to evict) is another thing.
+            match world.engine.serve(&fault) {
+                Err(Fatal::Changed(at, _)) => prop_assert_eq!(at, page.addr()),
+                Ok(Served::Later) => {}
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+
+    #[test]
     fn a_full_pool_loses_nothing(allowed in 8..PAGES, steps in steps()) {
-        let mut world = World::new(EvictPolicy::default(), PrefetchPolicy::default(), 1);
+        let mut world = World::new(EvictPolicy::default(), PrefetchPolicy::default(), 1, false);
         world.engine.set_allowed(allowed);
         run(&mut world, &steps);
     }

@@ -13,6 +13,7 @@ use crate::engine::{Engine, Settings};
 use crate::fork::{self, Letter, State};
 use crate::hash::Hasher;
 use crate::process::{self, Process};
+use crate::seal::wipe;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
@@ -209,6 +210,7 @@ impl Runtime {
             prefetch: self.config.prefetch,
             max_far: self.config.max_far,
             hasher: Hasher::random(),
+            seal: self.config.seal,
         };
         let carrier = match self.config.no_move || !process::can_move().map_err(text)? {
             true => Some(Arc::new(Carrier::default())),
@@ -327,7 +329,7 @@ fn begin(
     let engine = Engine::new(process, volume, frames, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());
     if let Some((snapshot, _)) = &inherited {
-        actor.inherit(snapshot);
+        actor.inherit(snapshot)?;
     }
     actor.register_own_pages()?;
     // Not before all that a filter might end us for has been done: until then the parent's companion
@@ -396,11 +398,12 @@ fn take_over(letter: Letter, volume: &mut Volume) -> Result<Inheritance, NotTake
         .ok_or_else(|| String::from_utf8_lossy(&message[..len]).into_owned())?;
     let features = Features(process::REQUIRED.0 | Features::EVENT_FORK.0 | Features::MOVE.0);
     let device = Userfaultfd::from_fd(device, features);
-    let bytes = Memfd::from_fd(file)
+    let mut bytes = Memfd::from_fd(file)
         .and_then(|file| file.read_all())
         .map_err(text)?;
-    let mut snapshot =
-        Snapshot::from_bytes(&bytes).ok_or("what the parent handed over is cut short")?;
+    let snapshot = Snapshot::from_bytes(&bytes);
+    wipe(&mut bytes);
+    let mut snapshot = snapshot.ok_or("what the parent handed over is cut short")?;
     snapshot.leave_out_unused();
     let needed = |id: ExtentId| snapshot.extents.iter().any(|(_, extent)| extent.id == id);
     volume.adopt(&snapshot.heritage, needed).map_err(text)?;

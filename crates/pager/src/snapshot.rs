@@ -13,6 +13,7 @@ use crate::chunk::{bit, place_of, places};
 use crate::engine::Engine;
 use crate::hash::{Hash, Hasher, SECRET_LEN};
 use crate::ranges::Ranges;
+use crate::seal::{self, KeyNo, Print, Seal, Sealer, Secret};
 use crate::slots::SlotNo;
 use muninn_sys::uffd::PageRange;
 use muninn_types::PageNo;
@@ -24,7 +25,9 @@ use std::collections::BTreeSet;
 pub struct FarPage {
     pub page: PageNo,
     pub slot: SlotNo,
-    pub hash: Hash,
+    /// Its place among the seals, if pages are sealed.
+    seal: u32,
+    hash: Hash,
 }
 
 #[derive(Clone, Debug)]
@@ -33,34 +36,49 @@ pub struct Snapshot {
     pub secret: [u8; SECRET_LEN],
     /// In the order of pages.
     pub pages: Vec<FarPage>,
+    /// Of the pages, where they are sealed.
+    seals: Vec<Seal>,
+    /// What they were sealed with; added when all of this is handed over.
+    pub keys: Vec<(KeyNo, Secret)>,
     pub areas: Ranges,
     /// Each with its number among the parent's.
     pub extents: Vec<(u32, Extent)>,
     pub heritage: Heritage,
 }
 
+/// Numbers of items of each kind, which come first.
+const COUNTS: usize = 6;
 /// Bytes of a far page: page, slot, hash.
 const PAGE_BYTES: usize = 8 + 4 + 16;
+const KEY_BYTES: usize = 2 + seal::SECRET_LEN;
 const AREA_BYTES: usize = 16;
 const EXTENT_BYTES: usize = 4 + 4 + 4;
 
 impl Snapshot {
     pub fn of<K: Kernel, F: Far>(engine: &Engine<K, F>, areas: &Ranges) -> Snapshot {
         let mut pages = Vec::with_capacity(engine.slots.live_slots() as usize);
+        let mut seals = Vec::new();
         for chunk in engine.table.chunks() {
             // Resident pages are in the child by themselves; of one that is on its way out the
             // child has the far copy.
             pages.extend(places(chunk.far & !chunk.resident).filter_map(|place| {
+                let slot = chunk.slot(place)?;
+                let print = chunk.print(place);
+                let seal = seals.len() as u32;
+                seals.extend(print.seal);
                 Some(FarPage {
                     page: chunk.number.page(place),
-                    slot: chunk.slot(place)?,
-                    hash: chunk.hash(place),
+                    slot,
+                    seal,
+                    hash: print.hash,
                 })
             }));
         }
         Snapshot {
             secret: *engine.hasher.secret(),
             pages,
+            seals,
+            keys: Vec::new(),
             areas: areas.clone(),
             extents: engine.slots.numbered().collect(),
             heritage: Heritage::default(),
@@ -81,6 +99,20 @@ impl Snapshot {
             .binary_search_by_key(&page, |far| far.page)
             .ok()?;
         Some(self.pages[at])
+    }
+
+    /// By what a page is known when it comes.
+    pub fn print(&self, far: &FarPage) -> Print {
+        Print {
+            hash: far.hash,
+            seal: self.seals.get(far.seal as usize).copied(),
+        }
+    }
+
+    /// The keys that pages were sealed with.
+    pub fn keys_needed(&self) -> BTreeSet<KeyNo> {
+        let seals = self.pages.iter().filter_map(|far| self.print(far).seal);
+        seals.map(|seal| seal.key()).collect()
     }
 
     pub fn extent_of(&self, slot: SlotNo) -> Option<ExtentId> {
@@ -128,13 +160,29 @@ impl Snapshot {
     pub fn to_bytes(&self) -> Vec<u8> {
         let areas: Vec<PageRange> = self.areas.iter().collect();
         let heritage = self.heritage.to_bytes();
-        let counts = [
+        let seals = self.pages.iter().filter_map(|far| self.print(far).seal);
+        let sealed = match self.seals.is_empty() {
+            true => 0,
+            false => self.pages.len(),
+        };
+        let counts: [usize; COUNTS] = [
             self.pages.len(),
+            sealed,
+            self.keys.len(),
             areas.len(),
             self.extents.len(),
             heritage.len(),
         ];
-        let mut bytes = Vec::with_capacity(SECRET_LEN + 32 + self.pages.len() * PAGE_BYTES);
+        let len = SECRET_LEN
+            + 8 * COUNTS
+            + self.pages.len() * PAGE_BYTES
+            + sealed * Seal::BYTES
+            + self.keys.len() * KEY_BYTES
+            + areas.len() * AREA_BYTES
+            + self.extents.len() * EXTENT_BYTES
+            + heritage.len();
+        // All at once: nothing of the keys stays behind in memory that was too small.
+        let mut bytes = Vec::with_capacity(len);
         bytes.extend(self.secret);
         for count in counts {
             bytes.extend((count as u64).to_le_bytes());
@@ -143,6 +191,13 @@ impl Snapshot {
             bytes.extend(far.page.0.to_le_bytes());
             bytes.extend(far.slot.0.to_le_bytes());
             bytes.extend(far.hash.to_bytes());
+        }
+        for seal in seals {
+            bytes.extend(seal.to_bytes());
+        }
+        for (no, secret) in &self.keys {
+            bytes.extend(no.0.to_le_bytes());
+            bytes.extend(secret.bytes());
         }
         for area in areas {
             bytes.extend(area.first().0.to_le_bytes());
@@ -154,6 +209,7 @@ impl Snapshot {
             bytes.extend(extent.pages.to_le_bytes());
         }
         bytes.extend(heritage);
+        debug_assert_eq!(bytes.len(), len);
         bytes
     }
 
@@ -168,43 +224,62 @@ impl Snapshot {
         let word = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
         let half = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.try_into().ok()?));
         let secret = take(SECRET_LEN)?.try_into().ok()?;
-        let mut counts = [0usize; 4];
+        let mut counts = [0usize; COUNTS];
         for count in &mut counts {
             *count = usize::try_from(word(take(8)?)?).ok()?;
+        }
+        let [pages, seals, keys, areas, extents, heritage] = counts;
+        if seals != 0 && seals != pages {
+            return None;
         }
         let mut snapshot = Snapshot {
             secret,
             pages: Vec::new(),
+            seals: Vec::new(),
+            keys: Vec::new(),
             areas: Ranges::default(),
             extents: Vec::new(),
             heritage: Heritage::default(),
         };
-        for item in take(counts[0].checked_mul(PAGE_BYTES)?)?.chunks_exact(PAGE_BYTES) {
+        for item in take(pages.checked_mul(PAGE_BYTES)?)?.chunks_exact(PAGE_BYTES) {
             snapshot.pages.push(FarPage {
                 page: PageNo(word(&item[..8])?),
                 slot: SlotNo(half(&item[8..12])?),
+                seal: snapshot.pages.len() as u32,
                 hash: Hash::from_bytes(item[12..].try_into().ok()?),
             });
         }
-        for item in take(counts[1].checked_mul(AREA_BYTES)?)?.chunks_exact(AREA_BYTES) {
+        for item in take(seals.checked_mul(Seal::BYTES)?)?.chunks_exact(Seal::BYTES) {
+            snapshot.seals.push(Seal::from_bytes(item)?);
+        }
+        for item in take(keys.checked_mul(KEY_BYTES)?)?.chunks_exact(KEY_BYTES) {
+            let no = KeyNo(u16::from_le_bytes(item[..2].try_into().ok()?));
+            let secret = Secret::new(item[2..].try_into().ok()?);
+            snapshot.keys.push((no, secret));
+        }
+        for item in take(areas.checked_mul(AREA_BYTES)?)?.chunks_exact(AREA_BYTES) {
             let (first, pages) = (word(&item[..8])?, word(&item[8..])?);
             snapshot.areas.insert(PageRange::new(PageNo(first), pages));
         }
-        for item in take(counts[2].checked_mul(EXTENT_BYTES)?)?.chunks_exact(EXTENT_BYTES) {
+        for item in take(extents.checked_mul(EXTENT_BYTES)?)?.chunks_exact(EXTENT_BYTES) {
             let extent = Extent {
                 id: ExtentId(half(&item[4..8])?),
                 pages: half(&item[8..])?,
             };
             snapshot.extents.push((half(&item[..4])?, extent));
         }
-        snapshot.heritage = Heritage::from_bytes(take(counts[3])?)?;
+        snapshot.heritage = Heritage::from_bytes(take(heritage)?)?;
         Some(snapshot)
     }
 }
 
 impl<K: Kernel, F: Far> Engine<K, F> {
     /// Begins with what the parent had far. Pages that are here already are noted afterwards.
-    pub fn inherit(&mut self, snapshot: &Snapshot) {
+    pub fn inherit(&mut self, snapshot: &Snapshot) -> Result<(), String> {
+        if self.sealer.is_some() {
+            let sealer = Sealer::new(&snapshot.keys);
+            self.sealer = Some(sealer.ok_or("its memory was sealed with too many keys")?);
+        }
         self.hasher = Hasher::new(snapshot.secret);
         for (number, extent) in &snapshot.extents {
             self.slots.inherit(*number, *extent);
@@ -213,9 +288,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             let index = self.chunk_of(far.page);
             let chunk = self.table.get_mut(index);
             debug_assert_eq!(chunk.far & bit(place_of(far.page)), 0);
-            chunk.set_far(place_of(far.page), far.slot, far.hash);
+            chunk.set_far(place_of(far.page), far.slot, snapshot.print(far));
             self.slots.inherit_slot(far.slot, far.page);
         }
+        Ok(())
     }
 }
 
@@ -226,9 +302,23 @@ mod tests {
 
     #[test]
     fn it_reads_back_equal() {
+        reads_back(false);
+    }
+
+    #[test]
+    fn so_does_one_of_sealed_pages() {
+        reads_back(true);
+    }
+
+    fn reads_back(sealed: bool) {
+        let mut sealer = Sealer::new(&[]).unwrap();
+        let page = [1; muninn_types::PAGE_SIZE];
+        let seals = if sealed { 100 } else { 0 };
+        let seals: Vec<Seal> = (0..seals).map(|_| sealer.seal(0, &page).1).collect();
         let far = |page: u64, slot: u32| FarPage {
             page: PageNo(page),
             slot: SlotNo(slot),
+            seal: slot,
             hash: Hash::from_bytes([slot as u8; 16]),
         };
         let extent = Extent {
@@ -238,6 +328,8 @@ mod tests {
         let mut snapshot = Snapshot {
             secret: [3; SECRET_LEN],
             pages: (0..100).map(|i| far(1000 + 2 * i, i as u32)).collect(),
+            keys: sealer.secrets(seals.first().map(Seal::key)),
+            seals,
             areas: Ranges::default(),
             extents: vec![(0, extent)],
             heritage: Heritage {
@@ -256,7 +348,19 @@ mod tests {
         let bytes = snapshot.to_bytes();
         let read = Snapshot::from_bytes(&bytes).unwrap();
         assert_eq!(read.secret, snapshot.secret);
-        assert_eq!(read.pages, snapshot.pages);
+        assert_eq!(read.pages.len(), snapshot.pages.len());
+        for (one, other) in read.pages.iter().zip(&snapshot.pages) {
+            assert_eq!((one.page, one.slot), (other.page, other.slot));
+            assert_eq!(read.print(one), snapshot.print(other));
+            assert_eq!(read.print(one).seal.is_some(), sealed);
+        }
+        assert_eq!(read.keys, snapshot.keys);
+        assert_eq!(read.keys.is_empty(), !sealed);
+        assert!(
+            read.keys_needed()
+                .iter()
+                .eq(read.keys.iter().map(|(no, _)| no))
+        );
         assert_eq!(read.extents, snapshot.extents);
         assert_eq!(read.heritage, snapshot.heritage);
         let areas = |s: &Snapshot| s.areas.iter().collect::<Vec<_>>();

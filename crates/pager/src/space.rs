@@ -157,13 +157,13 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     fn rename(&mut self, index: ChunkIndex, place: usize, page: PageNo) {
         let target = self.chunk_of(page);
         let chunk = self.table.get_mut(index);
-        let (slot, hash) = (chunk.slot(place), chunk.hash(place));
+        let (slot, print) = (chunk.slot(place), chunk.print(place));
         let resident = chunk.resident & bit(place) != 0;
         chunk.resident &= !bit(place);
         chunk.far &= !bit(place);
         let moved = self.table.get_mut(target);
         if let Some(slot) = slot {
-            moved.set_far(place_of(page), slot, hash);
+            moved.set_far(place_of(page), slot, print);
             self.slots.set_owner(slot, page);
         }
         if resident {

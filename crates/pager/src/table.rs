@@ -2,8 +2,8 @@
 //!
 //! Two levels: a directory of 1 GiB pieces of the address space, each a table of 16,384 chunk
 //! numbers, and the chunks themselves in one growing array. A chunk's index in that array is also
-//! its name for the eviction policy. A process that is far costs 22 bytes a page; one that has no
-//! page here costs nothing.
+//! its name for the eviction policy. A process that is far costs 22 bytes a page, and 32 more
+//! where pages are sealed; one that has no page here costs nothing.
 //!
 //! Invariant: a chunk is in the table exactly as long as it is not [empty](Chunk::is_empty), except
 //! inside of an operation.

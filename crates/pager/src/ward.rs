@@ -22,6 +22,7 @@ use crate::below::{Far, Kernel, Transfer};
 use crate::chunk::Page;
 use crate::engine::Fatal;
 use crate::fork::{Letter, NAME_LEN};
+use crate::seal::wipe;
 use crate::snapshot::Snapshot;
 use muninn_sys::clock;
 use muninn_sys::epoll::wait_any;
@@ -347,10 +348,11 @@ impl Actor {
             // SAFETY: the page was just made.
             let read = unsafe { self.engine.far.read(&[transfer], Class::Demand) };
             read.map_err(|error| error.to_string())?;
-            if self.engine.hasher.hash(&near) != far.hash {
+            let print = ward.snapshot.print(&far);
+            if !self.engine.opens(&mut near, &print) {
                 let again =
                     self.engine
-                        .read_other_copy(&transfer, far.hash, page.addr(), Class::Demand);
+                        .read_other_copy(&transfer, &print, page.addr(), Class::Demand);
                 again.map_err(|fatal| fatal.to_string())?;
             }
         }
@@ -379,11 +381,15 @@ impl Actor {
         let mut snapshot = ward.snapshot.clone();
         snapshot.heritage = self.engine.far.share().map_err(|e| e.to_string())?;
         ward.tickets.clone_from(&snapshot.heritage.tickets);
-        let bytes = snapshot.to_bytes();
+        if let Some(sealer) = &self.engine.sealer {
+            snapshot.keys = sealer.secrets(snapshot.keys_needed());
+        }
+        let mut bytes = snapshot.to_bytes();
         let file = Memfd::create("muninn-snapshot", Bytes(bytes.len() as u64))
             .and_then(|file| file.write_all(&bytes).map(|()| file))
-            .map_err(|e| e.to_string())?
-            .into_fd();
+            .map_err(|e| e.to_string());
+        wipe(&mut bytes);
+        let file = file?.into_fd();
         link.send(HERITAGE, &[ward.device.as_fd(), file.as_fd()])
             .map_err(|e| e.to_string())
     }

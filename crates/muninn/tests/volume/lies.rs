@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 const FAR: u64 = 4000;
 
 /// Changes a bit in every page of a server's memory, from outside.
-fn spoil(pid: u64, dice: &mut SplitMix64) -> usize {
+pub fn spoil(pid: u64, dice: &mut SplitMix64) -> usize {
     let mut changed = 0;
     for file in std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()

@@ -19,3 +19,4 @@ mod lose;
 mod pools;
 mod programs;
 mod rejoin;
+mod sealed;

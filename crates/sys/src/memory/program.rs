@@ -95,6 +95,18 @@ pub fn keep_from_children(range: PageRange) -> Result<(), Errno> {
     unsafe { madvise(pointer(range.first()), len, Advice::LinuxDontFork) }
 }
 
+/// Keeps pages of ours out of swap; refused where the limit of locked memory does not allow it.
+pub fn lock(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: locking changes no bytes.
+    unsafe { rustix::mm::mlock(pointer(range.first()), range.len_bytes() as usize) }
+}
+
+/// Ends [`lock`].
+pub fn unlock(range: PageRange) -> Result<(), Errno> {
+    // SAFETY: unlocking changes no bytes.
+    unsafe { rustix::mm::munlock(pointer(range.first()), range.len_bytes() as usize) }
+}
+
 /// Whether something is mapped at a page.
 pub fn is_mapped(page: PageNo) -> bool {
     let mut state = 0u8;

@@ -17,6 +17,7 @@ mod supervise;
 use crate::config::{Config, RunTable};
 use crate::failure::{Exit, Failure};
 use crate::key_file;
+use clap::builder::BoolishValueParser;
 use muninn_job::{Job, Porter};
 use muninn_net::Key;
 use muninn_policy::evict::EvictPolicy;
@@ -111,6 +112,15 @@ pub struct Args {
     #[arg(long, env = "MUNINN_NO_MOVE")]
     pub no_move: bool,
 
+    /// Seal pages before they leave: servers can neither read nor change them nor give back old ones
+    /// [default: when a server is on another machine]
+    #[arg(long, env = "MUNINN_SEAL", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub seal: Option<bool>,
+
+    /// Do not seal pages, wherever the servers are: whoever keeps them can read them
+    #[arg(long, overrides_with = "seal")]
+    pub no_seal: bool,
+
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -149,6 +159,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let wanted = args.layout.or(config.run.layout.map(|l| l.0));
     let mut servers = servers(args, config, &job_config, wanted)?;
     job_config.layout = servers.layout(wanted);
+    job_config.seal = seal(args, &config.run).unwrap_or(servers.elsewhere() > 0);
     job_config.pool.clone_from(&servers.addresses);
     if let Some(key) = servers.key() {
         job_config.key = Some(key.to_vec());
@@ -225,6 +236,14 @@ fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Fa
     json.map_or(Ok(()), |file| file.write(report))
 }
 
+/// Whether pages are sealed, if anybody said so.
+fn seal(args: &Args, file: &RunTable) -> Option<bool> {
+    match args.no_seal {
+        true => Some(false),
+        false => args.seal.or(file.seal),
+    }
+}
+
 fn shown(word: &OsString) -> String {
     word.to_string_lossy().into_owned()
 }
@@ -259,6 +278,7 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
             .unwrap_or_default(),
         max_far: args.max_far.or(file.max_far),
         no_move: args.no_move,
+        seal: false,
         huge_pages: own::has_huge_pages(),
         door: muninn_job::new_door_name(),
         namespace: own::pid_namespace().unwrap_or_default(),
@@ -295,4 +315,36 @@ fn servers(
 /// Whether this user may have userfaultfd at all, and the kernel has what is needed.
 pub fn userfaultfd() -> Result<(), OpenError> {
     Userfaultfd::open(FEATURES_NEEDED, Features::NONE).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_was_said_last_about_sealing_counts() {
+        let said = |words: &[&str], file: Option<bool>| {
+            let line = [&["run"], words, &["--", "true"]].concat();
+            let file = RunTable {
+                seal: file,
+                ..RunTable::default()
+            };
+            seal(&Line::parse_from(line).args, &file)
+        };
+        assert_eq!(said(&[], None), None);
+        assert_eq!(said(&["--seal"], None), Some(true));
+        assert_eq!(said(&["--no-seal"], None), Some(false));
+        assert_eq!(said(&["--seal=false"], Some(true)), Some(false));
+        assert_eq!(said(&[], Some(true)), Some(true));
+        assert_eq!(said(&["--no-seal"], Some(true)), Some(false));
+        assert_eq!(said(&["--seal", "--no-seal"], None), Some(false));
+        assert_eq!(said(&["--no-seal", "--seal"], None), Some(true));
+    }
 }

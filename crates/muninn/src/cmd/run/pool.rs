@@ -150,11 +150,16 @@ impl Servers {
 
     /// The layout to use: what was asked for, or what fits the servers.
     pub fn layout(&self, wanted: Option<Layout>) -> Layout {
+        wanted.unwrap_or_else(|| Layout::default_for(self.elsewhere()))
+    }
+
+    /// How many servers are on other machines.
+    pub fn elsewhere(&self) -> usize {
         let elsewhere = self.addresses.iter().filter(|address| match address {
             Address::Tcp(at) => !at.ip().is_loopback(),
             Address::Unix(_) => false,
         });
-        wanted.unwrap_or_else(|| Layout::default_for(elsewhere.count()))
+        elsewhere.count()
     }
 
     /// The key of the embedded server.
@@ -225,6 +230,22 @@ fn embedded_size(available: Bytes, max_far: Option<Bytes>) -> Result<Bytes, Fail
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_on_other_machines_are_told_from_ours() {
+        let elsewhere = |list: &[&str]| {
+            let addresses = list.iter().map(|text| text.parse().unwrap()).collect();
+            let servers = Servers {
+                addresses,
+                embedded: None,
+                key: None,
+            };
+            servers.elsewhere()
+        };
+        assert_eq!(elsewhere(&["unix:/run/m.sock"]), 0);
+        assert_eq!(elsewhere(&["127.0.0.1:7000", "[::1]:7000"]), 0);
+        assert_eq!(elsewhere(&["127.0.0.1:7000", "10.0.0.5:7000"]), 1);
+    }
 
     #[test]
     fn the_embedded_server_leaves_memory_to_the_machine() {

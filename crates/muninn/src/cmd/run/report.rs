@@ -33,6 +33,8 @@ pub struct Report {
     pub pool: Vec<String>,
     pub embedded: bool,
     pub layout: String,
+    /// Pages were sealed before they left.
+    pub sealed: bool,
     pub prefetch: String,
     pub evict: String,
     pub threshold: String,
@@ -86,6 +88,7 @@ impl Report {
             pool: config.pool.iter().map(ToString::to_string).collect(),
             embedded: ran.embedded,
             layout: config.layout.to_string(),
+            sealed: config.seal,
             prefetch: config.prefetch.to_string(),
             evict: config.evict.to_string(),
             threshold: config.threshold.to_string(),
@@ -116,8 +119,9 @@ impl Report {
             0 => String::new(),
             copies => format!("; {copies} extents copied to other servers"),
         };
+        let sealed = if self.sealed { " (sealed)" } else { "" };
         format!(
-            "{head}; faults {} (zero {}, staged {}, buffered {}, far {}, woken {}); prefetched {}, \
+            "{head}{sealed}; faults {} (zero {}, staged {}, buffered {}, far {}, woken {}); prefetched {}, \
              hits {}; out {} (zero {}, clean {}, written {}); blocked {}{repaired}",
             c.faults,
             c.faults_zero,
@@ -224,6 +228,7 @@ mod tests {
             pool: vec!["unix:/run/m.sock".to_string()],
             embedded: true,
             layout: "single".to_string(),
+            sealed: false,
             prefetch: "adaptive".to_string(),
             evict: "s3-fifo".to_string(),
             threshold: "adaptive".to_string(),
@@ -269,6 +274,9 @@ mod tests {
             table.lines().any(|line| line.contains("  paged  brk")),
             "{table}"
         );
+        let mut sealed = report();
+        sealed.sealed = true;
+        assert!(sealed.line().contains(", far 768MiB (sealed); faults 15"));
         let mut fits = report();
         fits.counters = Snapshot::default();
         assert!(fits.line().ends_with("; it stayed local all the time"));

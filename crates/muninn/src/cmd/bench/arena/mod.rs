@@ -35,6 +35,10 @@ pub enum Backend {
     Shm,
     /// Muninn with a server on the loopback interface
     Tcp,
+    /// As shm, with sealed pages
+    ShmSealed,
+    /// As tcp, with sealed pages
+    TcpSealed,
     /// A memory cgroup with zram as its swap
     Zram,
     /// A memory cgroup with a swap file
@@ -47,13 +51,32 @@ impl Backend {
             Backend::Plain => "plain",
             Backend::Shm => "shm",
             Backend::Tcp => "tcp",
+            Backend::ShmSealed => "shm-sealed",
+            Backend::TcpSealed => "tcp-sealed",
             Backend::Zram => "zram",
             Backend::SwapFile => "swap-file",
         }
     }
 
     pub fn is_muninn(self) -> bool {
-        matches!(self, Backend::Shm | Backend::Tcp)
+        matches!(self, Backend::Shm | Backend::Tcp) || self.is_sealed()
+    }
+
+    pub fn is_sealed(self) -> bool {
+        matches!(self, Backend::ShmSealed | Backend::TcpSealed)
+    }
+
+    /// The same with sealed pages.
+    pub fn sealed(self) -> Option<Backend> {
+        match self {
+            Backend::Shm => Some(Backend::ShmSealed),
+            Backend::Tcp => Some(Backend::TcpSealed),
+            _ => None,
+        }
+    }
+
+    fn is_tcp(self) -> bool {
+        matches!(self, Backend::Tcp | Backend::TcpSealed)
     }
 }
 
@@ -125,8 +148,9 @@ impl Arena {
     fn set_up(&mut self, backend: Backend, far: Bytes) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         match backend {
-            Backend::Plain | Backend::Shm => return Ok(()),
-            Backend::Tcp => {
+            Backend::Plain | Backend::Shm | Backend::ShmSealed => return Ok(()),
+            Backend::Tcp | Backend::TcpSealed if self.server.is_some() => return Ok(()),
+            Backend::Tcp | Backend::TcpSealed => {
                 // What the program before had may still be on its way back.
                 let memory = Bytes(far.0 * 3).to_string();
                 let args = ["--memory", &memory, "--listen", "127.0.0.1:0", "--insecure"];
@@ -173,8 +197,8 @@ impl Arena {
 
     pub fn has(&self, backend: Backend) -> bool {
         match backend {
-            Backend::Plain | Backend::Shm => true,
-            Backend::Tcp => self.server.is_some(),
+            Backend::Plain | Backend::Shm | Backend::ShmSealed => true,
+            Backend::Tcp | Backend::TcpSealed => self.server.is_some(),
             Backend::Zram => self.zram.is_some(),
             Backend::SwapFile => self.swap_file.is_some(),
         }
@@ -199,7 +223,7 @@ impl Arena {
         let mut group = None;
         let mut command = match backend {
             Backend::Plain => Command::new(&job.words[0]),
-            Backend::Shm | Backend::Tcp => {
+            Backend::Shm | Backend::Tcp | Backend::ShmSealed | Backend::TcpSealed => {
                 self.muninn_run(backend, limit, &stats, &job.words[0])?
             }
             Backend::Zram | Backend::SwapFile => {
@@ -250,7 +274,11 @@ impl Arena {
         command.arg("--json").arg(stats);
         // What a bench measures is not to be remembered as what its user runs.
         command.env("XDG_STATE_HOME", self.dir());
-        if backend == Backend::Tcp {
+        command.arg(match backend.is_sealed() {
+            true => "--seal",
+            false => "--no-seal",
+        });
+        if backend.is_tcp() {
             let server = self.server.as_ref().ok_or_else(|| missing(backend))?;
             command.arg("--pool").arg(&server.addresses()[0]);
         }

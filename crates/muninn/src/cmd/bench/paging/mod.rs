@@ -35,9 +35,12 @@ pub struct Args {
     pub local: Vec<Percent>,
     #[arg(long, value_delimiter = ',', default_values_t = Pattern::ALL.map(|p| p.name().to_string()))]
     pub patterns: Vec<String>,
-    /// Of shm, tcp, zram, swap-file
+    /// Of shm, tcp, shm-sealed, tcp-sealed, zram, swap-file
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp,zram,swap-file")]
     pub backends: Vec<Backend>,
+    /// Measure shm and tcp with sealed pages, too
+    #[arg(long)]
+    pub seal: bool,
     /// Threads of the program, for the patterns at random
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     pub threads: Vec<u32>,
@@ -115,16 +118,12 @@ pub fn run(args: &Args) -> Outcome {
     }
     // Everything may go far, and a program has more than its area.
     let far = Bytes(size.0 + size.0 / 2 + (64 << 20));
-    let arena = Arena::new(&args.backends, far)?;
+    let wanted = wanted_backends(args);
+    let arena = Arena::new(&wanted, far)?;
     for skipped in &arena.skipped {
         eprintln!("bench paging: without {}: {}", skipped.what, skipped.reason);
     }
-    let backends: Vec<Backend> = args
-        .backends
-        .iter()
-        .copied()
-        .filter(|b| arena.has(*b))
-        .collect();
+    let backends: Vec<Backend> = wanted.into_iter().filter(|b| arena.has(*b)).collect();
     let fits_rounds = if args.quick {
         args.fits_rounds.min(3)
     } else {
@@ -170,6 +169,20 @@ pub fn run(args: &Args) -> Outcome {
         return Err(Failure::new(Exit::CheckFailed, message));
     }
     Ok(())
+}
+
+/// Those that were named, each with its sealed twin beside it if that is asked for.
+fn wanted_backends(args: &Args) -> Vec<Backend> {
+    let mut wanted = Vec::new();
+    for &backend in &args.backends {
+        let twin = backend.sealed().filter(|_| args.seal);
+        for backend in [Some(backend), twin].into_iter().flatten() {
+            if !wanted.contains(&backend) {
+                wanted.push(backend);
+            }
+        }
+    }
+    wanted
 }
 
 fn cells(args: &Args) -> Result<Vec<Cell>, Failure> {
