@@ -51,7 +51,9 @@ type Before = Option<(u64, bool)>;
 
 fn backing(entry: &MapEntry<'_>, program: &[u8], before: &mut Before) -> Backing {
     let after = before.take().filter(|(end, _)| *end == entry.start);
-    if own::first_unclaimed(entry.start, entry.end).is_none() {
+    // What servers lent is theirs, although it lies among our addresses.
+    let is_pool = matches!(entry.kind, MapKind::File { path, .. } if path.starts_with(POOL));
+    if !is_pool && own::first_unclaimed(entry.start, entry.end).is_none() {
         return Backing::Runtime;
     }
     match entry.kind {
@@ -122,6 +124,18 @@ mod tests {
     use muninn_sys::memory::{Mapping, Memfd};
     use muninn_sys::proc::Maps;
     use muninn_types::Bytes;
+
+    #[test]
+    fn memory_of_servers_is_not_the_runtimes_although_it_lies_among_its_addresses() {
+        let text = b"\
+100000000000-100000100000 rw-s 00000000 00:01 9 /memfd:muninn-seg-1 (deleted)\n\
+100000100000-100000200000 rw-p 00000000 00:00 0 \n";
+        assert!(own::claim(0x1000_0000_0000, 0x20_0000));
+        let backings: Vec<Backing> = Maps::new(text)
+            .map(|entry| backing(&entry, b"/usr/bin/program", &mut None))
+            .collect();
+        assert_eq!(backings, [Backing::Pool, Backing::Runtime]);
+    }
 
     #[test]
     fn mappings_are_told_apart() {
