@@ -149,6 +149,10 @@ impl Bin {
     }
 }
 
+fn meets(one: PageRange, other: PageRange) -> bool {
+    one.first() < other.end() && other.first() < one.end()
+}
+
 /// Memory of ours, which children do not get.
 fn own_memory(pages: u64) -> Result<Mapping, MemoryError> {
     let memory = Mapping::options()
@@ -355,6 +359,11 @@ impl Kernel for Process {
             return copying.take_out(&self.program, from, to, |range| self.present(range));
         }
         self.clear_marks();
+        let taken = PageRange::new(to, from.pages());
+        if self.late.borrow().iter().any(|late| meets(*late, taken)) {
+            // What is there still would be taken for what should have come.
+            return Err(Partial::new(0, Cause::Busy));
+        }
         let mode = MoveMode {
             wake: Wake::Later,
             allow_holes: false,

@@ -20,7 +20,7 @@ use muninn_types::PAGE_SIZE;
 use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
 
-/// Tags of the dynamic section, and the two kinds of relocation that name an import.
+/// Tags of the dynamic section, and the two kinds of relocation that name an import (on x86-64).
 const DT_NULL: u64 = 0;
 const DT_PLTRELSZ: u64 = 2;
 const DT_STRTAB: u64 = 5;
@@ -28,10 +28,7 @@ const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
-#[cfg(target_arch = "x86_64")]
 const IMPORTS: [u64; 2] = [6, 7];
-#[cfg(target_arch = "aarch64")]
-const IMPORTS: [u64; 2] = [1025, 1026];
 /// A function, or one that the C library chooses by processor.
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
