@@ -324,6 +324,7 @@ impl Actor {
             let served = match fault.kind {
                 FaultKind::WriteProtected => self.let_write(fault.page()),
                 _ if self.engine.kernel.refuse_frame(fault.page()) => Served::Done,
+                _ if self.shared.is_bell(PageRange::one(fault.page())) => self.answer_bell(),
                 _ => self.engine.serve(&fault)?,
             };
             match served {
@@ -340,6 +341,17 @@ impl Actor {
         }
         faults.truncate(later);
         Ok(())
+    }
+
+    /// Somebody waits until all that he did before was followed ([`fork::settle`]). It was.
+    fn answer_bell(&self) -> Served {
+        let bell = self.shared.bell();
+        let filled = self.device().zero(bell, Wake::Now);
+        if filled.is_err() && self.engine.is_changing() {
+            return Served::Later;
+        }
+        let _ = self.device().wake(bell);
+        Served::Done
     }
 
     /// A thread wants to write to a page that was about to leave. It is here still, or it is gone
@@ -507,7 +519,7 @@ impl Actor {
         match evicted {
             Evicted::Pages(pages) => self.shared.note_evicted(pages, took),
             Evicted::Nothing => self.engine.rest_eviction(),
-            Evicted::Changing => self.changing = true,
+            Evicted::Changing | Evicted::NotBefore => self.changing = true,
         }
         Ok(matches!(evicted, Evicted::Pages(_)))
     }

@@ -18,6 +18,8 @@ pub const CHUNKS_AT_ONCE_MAX: usize = 16;
 pub enum Stillness {
     Reached,
     NotNow,
+    /// Not before somebody was served who has got hold of pages, and waits for others.
+    NotBefore,
     /// Not while it does what it does.
     Never(&'static str),
 }
@@ -32,8 +34,9 @@ pub trait Kernel {
     fn chunks_at_once(&self) -> usize {
         1
     }
-    /// Before pages are taken out, and after: a kernel that moves them needs neither.
-    fn hold_still(&self) -> Stillness {
+    /// Before pages are taken out, and after: a kernel that moves them needs neither. Only of these pages
+    /// are any taken out in between.
+    fn hold_still(&self, _leaving: &[PageRange]) -> Stillness {
         Stillness::Reached
     }
     fn let_go(&self) {}

@@ -13,12 +13,14 @@
 //!
 //! Invariants: nothing is given back of which there is no copy. A page into which a device writes
 //! (direct I/O) is written to behind our back, which a move would refuse; so nothing is given back
-//! while the program has a file open for direct I/O, or an io_uring. What was taken is sure before
+//! while the program has a file open for direct I/O, or an io_uring, nor while a thread waits for a page in
+//! the middle of `process_vm_writev`, which has got hold of the pages before it. What was taken is sure before
 //! the program goes on ([`Copying::is_sure`]): a thread that slept may have woken up and changed its
 //! memory. Should it move memory away under the carrier's hands (`mremap`), the carrier waits for a
 //! page like any thread of the program; it is given zeros, and nothing is given back.
 //!
-//! Known limits: two to four times the cost of moves; memory with direct I/O cannot leave.
+//! Known limits: two to four times the cost of moves; memory with direct I/O cannot leave. Another process
+//! that writes to the program's memory by `process_vm_writev` is seen only while it waits for a page.
 
 use crate::below::Stillness;
 use crate::keeper::Keeper;
@@ -191,6 +193,8 @@ pub struct Copying {
     still: Mutex<Option<Still>>,
     /// Threads that wait for pages.
     waiting: Mutex<Vec<u32>>,
+    /// What is protected from writes because it is about to leave.
+    protected: Mutex<Vec<PageRange>>,
 }
 
 impl Copying {
@@ -202,11 +206,16 @@ impl Copying {
             aside: Mutex::new(VecDeque::with_capacity(64)),
             still: Mutex::new(None),
             waiting: Mutex::new(Vec::with_capacity(64)),
+            protected: Mutex::new(Vec::with_capacity(64)),
         }
     }
 
-    /// Keeps the program's threads from running until [`Copying::let_go`].
-    pub fn hold_still(&self, device: &Userfaultfd) -> Stillness {
+    /// Keeps the program's threads from running until [`Copying::let_go`], and from writing to pages that
+    /// are to leave.
+    pub fn hold_still(&self, device: &Userfaultfd, leaving: &[PageRange]) -> Stillness {
+        if self.is_held() {
+            return Stillness::NotBefore;
+        }
         let waits = |thread: i32| {
             let thread = thread as u32;
             let asked = |event: &Event<Userfaultfd>| match event {
@@ -225,9 +234,20 @@ impl Copying {
         own::set_priority(Thread::Current, Priority::Immediate);
         let still = Still::begin(self.program.as_ref(), waits, goes_on);
         own::set_priority(Thread::Current, Priority::Raised);
+        // Nobody runs, so whoever wants a page has said so.
+        self.listen(device);
+        if self.is_held() {
+            return Stillness::NotBefore;
+        }
         let Some(still) = still else {
             return Stillness::NotNow;
         };
+        self.protect(device, leaving);
+        // A thread that slept may be awake, and in the middle of what began before.
+        if proc::anybody_writes_later() {
+            self.let_go(device);
+            return Stillness::NotBefore;
+        }
         // What a device began to write has its file open still, and no thread can begin anew.
         match proc::has_direct_io() {
             Ok(false) => {
@@ -239,8 +259,46 @@ impl Copying {
         }
     }
 
-    pub fn let_go(&self) {
+    pub fn let_go(&self, device: &Userfaultfd) {
+        for range in self.protected().drain(..) {
+            let _ = device.write_protect(range, false, Wake::Now);
+        }
         self.still().take();
+    }
+
+    /// Protects pages from writes: those of a run that is refused one by one.
+    fn protect(&self, device: &Userfaultfd, leaving: &[PageRange]) {
+        let mut protected = self.protected();
+        for &run in leaving {
+            if device.write_protect(run, true, Wake::Later).is_ok() {
+                protected.push(run);
+                continue;
+            }
+            let pages = (0..run.pages()).map(|at| PageRange::one(PageNo(run.first().0 + at)));
+            protected.extend(
+                pages.filter(|&page| device.write_protect(page, true, Wake::Later).is_ok()),
+            );
+        }
+    }
+
+    /// Whether all of these pages are protected; from now on it is for the caller to undo that.
+    fn take_protected(&self, pages: PageRange) -> bool {
+        let mut protected = self.protected();
+        let holds = |run: &PageRange| run.first() <= pages.first() && pages.end() <= run.end();
+        let Some(at) = protected.iter().position(holds) else {
+            return false;
+        };
+        let run = protected.swap_remove(at);
+        let before = PageRange::new(run.first(), pages.first().0 - run.first().0);
+        let after = PageRange::new(pages.end(), run.end().0 - pages.end().0);
+        protected.extend([before, after].into_iter().filter(|rest| !rest.is_empty()));
+        true
+    }
+
+    fn protected(&self) -> MutexGuard<'_, Vec<PageRange>> {
+        self.protected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A thread waits for a page, or no longer.
@@ -251,6 +309,15 @@ impl Copying {
         } else if let Some(at) = waiting.iter().position(|&known| known == thread) {
             waiting.swap_remove(at);
         }
+    }
+
+    /// Whether somebody who waits for a page has got hold of others.
+    fn is_held(&self) -> bool {
+        let asks = |event: &Event<Userfaultfd>| match event {
+            Event::Fault(fault) => proc::holds_pages(fault.thread),
+            _ => false,
+        };
+        self.waiting().iter().copied().any(proc::holds_pages) || self.aside().iter().any(asks)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<u32>> {
@@ -338,7 +405,7 @@ impl Copying {
         if present == 0 {
             return Ok(());
         }
-        if device.write_protect(from, true, Wake::Later).is_err() {
+        if !self.take_protected(from) {
             let cause = match device.is_changing() {
                 true => Cause::Again,
                 false => Cause::Invalid,

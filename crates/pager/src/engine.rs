@@ -102,6 +102,8 @@ pub struct Engine<K, F> {
     pub(crate) transfers: Vec<Transfer>,
     /// Chunks that are leaving.
     pub(crate) leaving: Vec<(ChunkIndex, SlabNo)>,
+    /// Their pages, run by run, where somebody wants to know.
+    pub(crate) runs: Vec<PageRange>,
     pub(crate) urgency: Urgency,
     /// Chunks that the eviction policy has room for.
     policy_room: u32,
@@ -165,6 +167,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             batch: Vec::with_capacity(crate::fault::BATCH_MAX),
             transfers: Vec::with_capacity(crate::fault::BATCH_MAX),
             leaving: Vec::with_capacity(CHUNKS_AT_ONCE_MAX),
+            runs: Vec::new(),
             urgency: Urgency::new(None),
             policy_room: 0,
             resident: 0,
@@ -379,6 +382,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             }
             match evicted {
                 Evicted::Nothing => self.resting = true,
+                Evicted::NotBefore => return Ok(Room::None),
                 // It will be possible in a moment; a little may come in until then.
                 _ if self.held() + pages > self.allowed.saturating_add(ADVANCE) => {
                     return Ok(Room::Later);

@@ -43,6 +43,8 @@ pub enum Evicted {
     Nothing,
     /// The address space is changing: read its events first.
     Changing,
+    /// Somebody waits for a page, and until he has it nothing can leave.
+    NotBefore,
 }
 
 impl<K: Kernel, F: Far> Engine<K, F> {
@@ -111,7 +113,13 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
         // Last of all: what takes time here (a server was asked for memory) is time in which the
         // program may begin a change.
-        let stillness = self.kernel.hold_still();
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.clear();
+        if self.kernel.chunks_at_once() > 1 {
+            runs.extend(leaving.iter().flat_map(|&(index, _)| self.runs_of(index)));
+        }
+        let stillness = self.kernel.hold_still(&runs);
+        self.runs = runs;
         if stillness != Stillness::Reached || self.is_changing() {
             self.kernel.let_go();
             for &(index, _) in leaving {
@@ -122,6 +130,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                     self.full = Some(why.to_string());
                     Evicted::Nothing
                 }
+                Stillness::NotBefore => Evicted::NotBefore,
                 _ => Evicted::Changing,
             });
         }
@@ -148,6 +157,18 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             return Ok(Evicted::Changing);
         }
         Ok(Evicted::Pages(pages))
+    }
+
+    /// The pages of a chunk that are there, run by run.
+    fn runs_of(&self, index: ChunkIndex) -> impl Iterator<Item = PageRange> {
+        let (number, resident) = (self.table.get(index).number, self.table.get(index).resident);
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let first = next_wanted(resident, next);
+            let len = (resident.checked_shr(first as u32)?).trailing_ones() as usize;
+            next = first + len;
+            (len > 0).then(|| PageRange::new(number.page(first), len as u64))
+        })
     }
 
     /// The slab of a chunk: the one it has, a free one, or that of the oldest, whose pages are let

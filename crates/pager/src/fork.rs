@@ -102,7 +102,7 @@ pub(crate) fn set_state(state: State, mailbox: PageNo, bell: PageNo) {
 
 /// Bell and mailbox, in a child that is somebody's ward.
 pub(crate) fn inherited_pages() -> Option<(PageNo, PageNo)> {
-    let pages = (PageNo(BELL.load(SeqCst)), PageNo(MAILBOX.load(SeqCst)));
+    let pages = (bell_page(), PageNo(MAILBOX.load(SeqCst)));
     state_is(State::Active).then_some(pages)
 }
 
@@ -121,11 +121,26 @@ pub(crate) fn count_near(pages: u64) {
     COME_NEAR.fetch_add(pages, SeqCst);
 }
 
+fn bell_page() -> PageNo {
+    PageNo(BELL.load(SeqCst))
+}
+
 /// Wakes the pager, and waits until it has followed what it was told before.
 fn ring() {
-    let bell = PageRange::one(PageNo(BELL.load(SeqCst)));
     // SAFETY: nothing is ever kept in the bell.
-    let _ = unsafe { program::discard_own(bell) };
+    let _ = unsafe { program::discard_own(PageRange::one(bell_page())) };
+}
+
+/// Waits until the pager has followed all forks that are over: what children get is looked up after a
+/// fork, and nobody may change it before. A fault is answered after everything that was told before it.
+pub fn settle() {
+    if !state_is(State::Active) {
+        return;
+    }
+    ring();
+    let bell: *const u8 = std::ptr::with_exposed_provenance(bell_page().addr() as usize);
+    // SAFETY: the page is mapped for good, and is answered with zeros.
+    unsafe { bell.read_volatile() };
 }
 
 /// Before a fork.

@@ -262,6 +262,14 @@ impl Process {
         rest
     }
 
+    /// Frames that would not go before are tried again.
+    fn throw_late_away(&self) {
+        self.late.borrow_mut().retain_mut(|frames| {
+            *frames = self.throw_away(*frames);
+            !frames.is_empty()
+        });
+    }
+
     /// Somebody touched a frame that is not there: he is refused, as who locks all memory does not mind.
     pub fn refuse_frame(&self, page: PageNo) -> bool {
         if !self.frames().contains(page) {
@@ -336,9 +344,9 @@ impl Kernel for Process {
             None => 1,
         }
     }
-    fn hold_still(&self) -> Stillness {
+    fn hold_still(&self, leaving: &[PageRange]) -> Stillness {
         match &self.copying {
-            Some(copying) => copying.hold_still(&self.program),
+            Some(copying) => copying.hold_still(&self.program, leaving),
             None => Stillness::Reached,
         }
     }
@@ -351,7 +359,7 @@ impl Kernel for Process {
     }
     fn let_go(&self) {
         if let Some(copying) = &self.copying {
-            copying.let_go();
+            copying.let_go(&self.program);
         }
     }
     unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
@@ -359,10 +367,12 @@ impl Kernel for Process {
             return copying.take_out(&self.program, from, to, |range| self.present(range));
         }
         self.clear_marks();
+        self.throw_late_away();
         let taken = PageRange::new(to, from.pages());
         if self.late.borrow().iter().any(|late| meets(*late, taken)) {
-            // What is there still would be taken for what should have come.
-            return Err(Partial::new(0, Cause::Busy));
+            // What is there still would be taken for what should have come. The program changes its
+            // address space, so nothing can be moved anyway.
+            return Err(Partial::new(0, Cause::Again));
         }
         let mode = MoveMode {
             wake: Wake::Later,
@@ -402,12 +412,8 @@ impl Kernel for Process {
             let _ = unsafe { program::discard(frames) };
             return;
         }
-        let mut late = self.late.borrow_mut();
-        late.push(frames);
-        late.retain_mut(|frames| {
-            *frames = self.throw_away(*frames);
-            !frames.is_empty()
-        });
+        self.late.borrow_mut().push(frames);
+        self.throw_late_away();
     }
     fn present(&self, range: PageRange) -> u64 {
         let mut entries = [PagemapEntry::default(); 64];

@@ -4,6 +4,8 @@ use muninn_job::{DOOR_VARIABLE, Job, VARIABLE, Visit};
 use muninn_pager::Runtime;
 use muninn_pager::fork::{self, Heritage, Letter};
 use muninn_sys::{own, uffd};
+#[cfg(not(test))]
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the job's page is mapped. A child has it at the same place; what is in the heap it has not.
@@ -53,6 +55,23 @@ fn refuse(why: &str) -> ! {
         &format!("muninn: the program cannot be run on far memory: {why}\n"),
         CANNOT_EXECUTE,
     )
+}
+
+/// In the place of the C library's: what children get of a range is looked up after a fork, and must not be
+/// changed before ([`fork::settle`]). Known limit: who calls the kernel himself, right after a fork, may
+/// be ahead of the pager.
+///
+/// # Safety
+///
+/// As the kernel says.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if own::tells_of_forks(advice) {
+        fork::settle();
+    }
+    // SAFETY: as the caller says.
+    unsafe { own::advise(start, len, advice) }
 }
 
 extern "C" fn before_fork() {

@@ -2,8 +2,8 @@
 //!
 //! `muninn run` names it in LD_PRELOAD. Before `main` it starts the program's companion, a process that
 //! shares the program's memory and nothing else ([`muninn_sys::own`]), and from then on everything
-//! happens between that and the kernel: no function of the program or of the C library is replaced. A
-//! fork is followed by the C library's own hooks.
+//! happens between that and the kernel. A fork is followed by the C library's own hooks. One function of
+//! the C library is replaced, `madvise`, for what it says of forks.
 //!
 //! When the program was not started by `muninn run` (no `MUNINN_JOB`), nothing happens at all.
 

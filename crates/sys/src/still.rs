@@ -9,9 +9,14 @@
 //! block nor handle it. Ours are told apart by who sent them and by a mark; all others go on to the
 //! handler that was there before.
 //!
+//! A signal that is on its way while the program executes another would end that other one, which has no
+//! handler. So ours bear the code of timers: the kernel takes those back when a program is executed, as
+//! it does the timers themselves.
+//!
 //! Known limits: a thread that falls asleep just before its signal comes is woken by it, as by any
 //! signal; a program that blocks signals past the C library (Go does, for moments) is asked again; one that
-//! executes another program in the microsecond between a look at that and its signal is ended by it.
+//! comes to execute another program, beyond the point where timers are taken back, in the microsecond
+//! between a look at that and its signal is ended by it.
 
 use crate::own;
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -24,7 +29,8 @@ use std::time::Duration;
 
 /// SIGSETXID of the C library, which takes it for its own only when it was sent by `tgkill`.
 const SIGNAL: c_int = 33;
-/// The mark of our signals.
+/// The code and the mark of our signals.
+const CODE: c_int = libc::SI_TIMER;
 const MARK: usize = 0x4d75_6e69_6e6e;
 /// How long threads may take to stand still, and how often they are looked at.
 const PATIENCE: Duration = Duration::from_millis(30);
@@ -67,7 +73,7 @@ unsafe extern "C" {
 extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands a valid description to a handler that asked for one.
     let (code, value) = unsafe { ((*info).si_code, (*info).si_value().sival_ptr as usize) };
-    if code == libc::SI_QUEUE && value == MARK {
+    if code == CODE && value == MARK {
         wait_for_the_end();
         return;
     }
@@ -137,19 +143,18 @@ fn send(pid: i32, thread: i32) {
     // SAFETY: zeros are a description of a signal.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     info.si_signo = SIGNAL;
-    info.si_code = libc::SI_QUEUE;
+    info.si_code = CODE;
     #[repr(C)]
-    struct Queued {
+    struct OfATimer {
         head: [c_int; 4],
-        pid: i32,
-        uid: u32,
+        timer: c_int,
+        overrun: c_int,
         value: usize,
     }
-    let queued: *mut Queued = std::ptr::from_mut(&mut info).cast();
-    // SAFETY: the layout that the kernel gives queued signals, within the description's 128 bytes.
+    let described: *mut OfATimer = std::ptr::from_mut(&mut info).cast();
+    // SAFETY: the layout that the kernel gives signals of timers, within the description's 128 bytes.
     unsafe {
-        (*queued).pid = pid;
-        (*queued).value = MARK;
+        (*described).value = MARK;
         libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, thread, SIGNAL, &info);
     }
 }
@@ -213,11 +218,12 @@ impl Doing {
     }
 }
 
-/// What all threads of the program together do; those that run get a signal.
+/// What all threads of the program together do; those that run get a signal, and are `told`.
 fn look(
     tasks: &rustix::fd::OwnedFd,
     pid: i32,
     program: Option<&own::Program>,
+    told: &mut Vec<i32>,
     waits: &mut impl FnMut(i32) -> bool,
 ) -> Result<Doing, Errno> {
     rustix::fs::seek(tasks, rustix::fs::SeekFrom::Start(0))?;
@@ -241,6 +247,19 @@ fn look(
                     return Err(Errno::SRCH);
                 }
                 send(pid, thread);
+                if !told.contains(&thread) {
+                    told.push(thread);
+                }
+                all = Doing::Runs;
+            }
+            // It may write to pages behind our back: it waits for a lock of the kernel, or with our signal
+            // to come falls asleep and wakes up, again and again, in the middle of a system call.
+            Doing::Busy if crate::proc::writes_later(listed as u32) => all = Doing::Runs,
+            Doing::Sleeps
+                if told.contains(&thread)
+                    && !waits(thread)
+                    && crate::proc::writes_later(listed as u32) =>
+            {
                 all = Doing::Runs;
             }
             Doing::Busy if all == Doing::Sleeps => all = Doing::Busy,
@@ -273,11 +292,12 @@ impl Still {
         ROUND.fetch_add(1, Ordering::AcqRel);
         let still = Still(());
         let began = crate::clock::now();
+        let mut told = Vec::new();
         loop {
             if !goes_on() {
                 return None;
             }
-            let doing = look(&tasks, pid, program, &mut waits).ok()?;
+            let doing = look(&tasks, pid, program, &mut told, &mut waits).ok()?;
             let waited = crate::clock::now().saturating_sub(began);
             let waited = Duration::from_nanos(waited.0);
             match doing {
@@ -309,6 +329,32 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn a_signal_that_is_under_way_does_not_meet_the_next_program() {
+        let mut next = std::process::Command::new("/bin/sh");
+        next.args(["-c", "grep SigPnd /proc/$$/status"]);
+        // SAFETY: plain calls between fork and exec.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut next, || {
+                // Blocked, so that it is surely under way.
+                let mask = 1u64 << (SIGNAL - 1);
+                let old = std::ptr::null_mut::<u64>();
+                let call = libc::SYS_rt_sigprocmask;
+                libc::syscall(call, libc::SIG_BLOCK, &mask, old, MASK_BYTES);
+                send(libc::getpid(), libc::gettid());
+                let mut pending = 0u64;
+                libc::syscall(libc::SYS_rt_sigpending, &mut pending, MASK_BYTES);
+                match pending == mask {
+                    true => Ok(()),
+                    false => Err(std::io::Error::other("the signal was not sent")),
+                }
+            });
+        }
+        let output = next.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text.trim(), "SigPnd:\t0000000000000000", "{output:?}");
+    }
 
     /// One test: there is one process, and one moment at a time.
     #[test]

@@ -88,9 +88,10 @@ impl Campaign {
         let line = format!("seed {} {}: {}", plan.seed, plan.over, outcome.kind());
         println!("{line}; it is shrunk now");
         let smallest = shrink::shrink(plan, &outcome, self.shrink_for);
-        // In one piece: another may be printed at the same time.
         let command = plan.command(&[]);
-        println!("\n{line}\n  {command}\n{outcome}\n{smallest}");
+        // In one piece, another may be printed at the same time; with the word by which the runner
+        // of tests announces what `.ci/run` repeats at its end.
+        println!("\nfailures:\n\n{line}\n  {command}\n{outcome}\n{smallest}");
         self.failed.lock().unwrap().push(line);
     }
 

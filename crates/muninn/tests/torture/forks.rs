@@ -14,6 +14,7 @@ both! {
     while_threads_fault: ["fork_while_faulting"];
     wipe_on_fork: ["wipe_on_fork"];
     dont_fork: ["dont_fork"];
+    advised_after_it: ["advise_after_fork"];
     much_far_memory: ["fork_far", "256", "same"], local = "32MiB";
     much_far_memory_of_another_user: ["fork_far", "256", "dropped-before"] unless not_root, local = "32MiB";
     daemon: ["daemon_at_once"];

@@ -8,6 +8,7 @@ both! {
     vmsplice_and_rewrite: ["vmsplice_then_write", "libc", "rewrite"];
     msg_zerocopy: ["msg_zerocopy"];
     uring_send_zc: ["uring_send_zc"], refused = Some("direct I/O");
+    process_vm_writev: ["write_by_reference"];
     direct_read: ["direct_read"], refused = Some("direct I/O");
     /// See collision.rs.
     colliding_contents: ["colliding_contents"];

@@ -8,6 +8,7 @@
 //! Invariant: nothing in this module allocates from the program's heap.
 
 pub(crate) mod addresses;
+mod advice;
 mod alarm;
 mod imports;
 mod place;
@@ -20,6 +21,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+pub use advice::{advise, tells_of_forks};
 pub use imports::lead_past_program;
 pub(crate) use place::rooted_path;
 pub use place::{enter_root, is_listed_otherwise, learn_listed, listed_pid, pid_namespace, rooted};

@@ -151,6 +151,48 @@ pub fn has_direct_io() -> Result<bool, Errno> {
     Ok(false)
 }
 
+/// Whether a thread that waits for a page, of whatever process, may have got hold of others of the program
+/// meanwhile, to write to them later. Not seen where the kernel does not let us look (Yama).
+pub fn holds_pages(thread: u32) -> bool {
+    if !crate::own::is_listed_otherwise() {
+        return writes_later(thread);
+    }
+    // By which number it is listed here nobody has told.
+    anybody_writes_later()
+}
+
+/// Whether any thread of the program may have got hold of pages to write to them later, or runs.
+pub fn anybody_writes_later() -> bool {
+    let path = format!("/proc/{}/task", crate::own::listed_pid());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(tasks) = rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty()) else {
+        return false;
+    };
+    let mut names = [const { MaybeUninit::uninit() }; 2048];
+    let mut names = RawDir::new(tasks, &mut names);
+    while let Some(Ok(entry)) = names.next() {
+        let name = entry.file_name().to_str().ok();
+        let thread = name.and_then(|name| name.parse().ok());
+        if thread.is_some_and(writes_later) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether a thread, as it is listed, is in the middle of `process_vm_writev`, or runs, so that nobody can
+/// say: with a signal to come it asks for its page again and again.
+pub(crate) fn writes_later(thread: u32) -> bool {
+    let mut text = [0; 256];
+    let read = open(&format!("/proc/{thread}/syscall")).and_then(|file| pread(&file, &mut text, 0));
+    let Ok(text) = std::str::from_utf8(&text[..read.unwrap_or(0)]) else {
+        return false;
+    };
+    let first = text.split_ascii_whitespace().next();
+    first
+        .is_some_and(|first| first == "running" || first.parse() == Ok(libc::SYS_process_vm_writev))
+}
+
 /// A whole file of the kernel as text.
 pub fn read_text(source: &impl ProcSource, path: &str) -> Result<String, ProcError> {
     let mut buffer = vec![0; TEXT_MAX];
