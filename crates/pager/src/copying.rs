@@ -224,10 +224,11 @@ impl Copying {
             };
             self.aside().iter().any(asked) || self.waiting().contains(&thread)
         };
-        // Who asks for a page meanwhile stands still, too. Who changes something must be heard first.
+        // Who asks for a page meanwhile stands still, too. Who changes something must be heard first, and
+        // who has got hold of pages must be served first.
         let goes_on = || {
             self.listen(device);
-            !self.is_changing()
+            !self.is_changing() && !self.is_held()
         };
         // Between a look whether it is still the same program and the signal nobody may keep us from the
         // processor: one that has executed another would be ended by it.

@@ -3,7 +3,7 @@
 #include "torture.h"
 #include <sys/uio.h>
 
-enum { BYTES = 12 * MIB, SOME = 48 * PAGE, ROUNDS = 6 };
+enum { BYTES = 12 * MIB, SOME = 48 * PAGE, ROUNDS = 3 };
 
 int main(void) {
     unsigned char *from = take(BYTES), *to = take(BYTES);
