@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// "MUNINNJB", as it lies in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Longest configuration.
 pub const CONFIG_MAX: usize = 16 << 10;
 /// Longest message of a runtime; what is longer is cut.

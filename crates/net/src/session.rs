@@ -98,8 +98,9 @@ pub(crate) fn open_stream(
     for _ in 1..ATTEMPTS {
         let left = ends.saturating_sub(clock::now()).into();
         match try_open(address, key, purpose.clone(), left) {
-            // Closed without a word: too many came at once. To ask again is all that is to be done.
-            Err(NetError::HandshakeClosed(_)) if clock::now() + Nanos::from(pause) < ends => {
+            // Closed without a word, or with one: too many came at once. To ask again is all that is to
+            // be done.
+            Err(error) if is_crowded(&error) && clock::now() + Nanos::from(pause) < ends => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LAST_PAUSE);
             }
@@ -114,6 +115,10 @@ pub(crate) fn open_stream(
     try_open(address, key, purpose, left)
 }
 
+fn is_crowded(error: &NetError) -> bool {
+    matches!(error, NetError::HandshakeClosed(_)) || error.is_refusal(ErrorCode::TooManyHandshakes)
+}
+
 /// One attempt.
 fn try_open(
     address: &Address,
@@ -123,8 +128,9 @@ fn try_open(
 ) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let stream = Stream::connect(address, patience)?;
+    let refused = |error| NetError::from_handshake(address, error);
     let (mut handshake, first) =
-        Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid());
+        Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid()).map_err(refused)?;
     let wait = |interest| {
         let left = ends.saturating_sub(clock::now());
         match stream.wait(interest, Some(left.into())) {
@@ -133,7 +139,6 @@ fn try_open(
         }
     };
     let closed = || NetError::HandshakeClosed(address.clone());
-    let refused = |error| NetError::Handshake(address.clone(), error);
     let mut to_send = first;
     let mut frame = FrameBuffer::default();
     // What follows the proof is in records, unless it stays on this machine.

@@ -25,6 +25,7 @@ pub mod seat;
 pub mod share;
 pub mod take_over;
 pub mod threshold;
+pub mod turnstile;
 pub mod urgency;
 pub mod wic_place;
 pub mod wrr;

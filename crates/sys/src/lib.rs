@@ -26,6 +26,7 @@ pub mod proc;
 pub mod rand;
 pub mod reap;
 pub mod relay;
+pub mod secret;
 pub mod sigbus;
 pub mod signal;
 pub mod socket;

@@ -15,6 +15,7 @@ use super::service::{Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
 use crate::secure::{Identity, Records, Responder};
+use muninn_policy::turnstile::Turnstile;
 use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
     Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, Lock, NONCE_LEN,
@@ -55,6 +56,7 @@ pub struct Shared<B: Backing> {
     pub agents: OnceLock<Arc<dyn Agents<B>>>,
     /// What clients have to show; may be exchanged while the server runs.
     key: RwLock<Key>,
+    pub(super) key_changes: AtomicU64,
 }
 
 impl<B: Backing> Shared<B> {
@@ -64,6 +66,7 @@ impl<B: Backing> Shared<B> {
             pool,
             registry: Registry::default(),
             key,
+            key_changes: AtomicU64::new(0),
             config,
             started,
             services: Services::default(),
@@ -78,9 +81,10 @@ impl<B: Backing> Shared<B> {
         let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
         key.clone()
     }
-    /// From now on; who is in stays in.
+    /// From now on; who is in stays in, except by a key that is revoked.
     pub fn set_key(&self, key: Key) {
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
+        self.key_changes.fetch_add(1, Relaxed);
     }
 
     /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
@@ -323,7 +327,11 @@ pub struct Shard<B: Backing> {
     pub(super) entropy: Entropy,
     /// Connections that have not said who they are.
     pub(super) strangers: usize,
+    /// Handshakes that sources may begin.
+    pub(super) turnstile: Turnstile<Peer>,
     pub(super) drain_seen: u64,
+    /// Changes of the key that were looked at.
+    pub(super) key_seen: u64,
 }
 
 impl<B: Backing> fmt::Debug for Shard<B> {
@@ -357,7 +365,9 @@ impl<B: Backing> Shard<B> {
             sessions,
             entropy,
             strangers: 0,
+            turnstile: Turnstile::default(),
             drain_seen: 0,
+            key_seen: 0,
         }
     }
 

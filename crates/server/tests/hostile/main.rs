@@ -8,6 +8,7 @@ mod common;
 
 mod agents;
 mod between;
+mod held;
 mod hoarding;
 mod identities;
 mod namespaces;
