@@ -95,7 +95,7 @@ mod tests {
         let mut now = Nanos::ZERO;
         let (mut strangers, mut good) = (0, 0);
         for _ in 0..4000 {
-            now = now + Nanos::micros(250);
+            now += Nanos::micros(250);
             strangers += u64::from(turnstile.enter("stranger", now));
             if turnstile.enter("client", now) {
                 good += 1;
@@ -118,7 +118,7 @@ mod tests {
             let mut now = Nanos::ZERO;
             let mut entered = 0u64;
             for (source, pause, proves) in asks {
-                now = now + Nanos(pause);
+                now += Nanos(pause);
                 // One source stands out, and is looked at.
                 if turnstile.enter(0u64, now) {
                     entered += 1;

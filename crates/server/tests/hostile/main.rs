@@ -12,6 +12,7 @@ mod held;
 mod hoarding;
 mod identities;
 mod namespaces;
+mod packets;
 mod strangers;
 
 /// A child that is to be a server.
