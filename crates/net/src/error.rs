@@ -14,6 +14,10 @@ pub enum NetError {
     Connect(#[from] ConnectError),
     #[error("the server at {0} refused: {1}")]
     Handshake(Address, HandshakeError),
+    #[error(
+        "the server at {0} is run by user {1}, who is not trusted here: name the pool with --pool"
+    )]
+    ServerUser(Address, u32),
     /// Of a key that another process has.
     #[error("cannot shake hands with the server at {0}: {1}")]
     Holder(Address, String),

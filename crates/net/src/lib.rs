@@ -36,7 +36,7 @@ pub use muninn_proto::auth::Key;
 pub use muninn_proto::client::{Answer, Control, OpError, Operation, Verb};
 pub use muninn_wire::Lock;
 pub use pool::{Grant, Pool, PoolOptions, Share};
-pub use session::{Keeping, Observer, SessionOptions};
+pub use session::{Keeping, Observer, ServerUser, SessionOptions};
 pub use shm::ShmSession;
 pub use tcp::TcpSession;
 pub use transport::{Beat, Kind, Mapped, Transport, connect};

@@ -43,6 +43,32 @@ pub struct SessionOptions {
     pub equal_classes: bool,
     /// Who renews the lease.
     pub keeper: Keeping,
+    /// Whose server it may be, where that can be known.
+    pub server: ServerUser,
+}
+
+/// Whose server is believed at a Unix socket: the kernel says who listens there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerUser {
+    /// The socket was named by somebody who knows.
+    #[default]
+    Any,
+    /// It was found where others could have put theirs.
+    OwnOrRoot,
+}
+
+impl ServerUser {
+    fn check(self, address: &Address, stream: &Stream) -> Result<(), NetError> {
+        if self == ServerUser::Any || !stream.is_unix() {
+            return Ok(());
+        }
+        let user = stream.peer_credentials().map(|peer| peer.uid);
+        match user {
+            Ok(uid) if uid == 0 || uid == proc::own_uid() => Ok(()),
+            Ok(uid) => Err(NetError::ServerUser(address.clone(), uid)),
+            Err(_) => Err(NetError::HandshakeClosed(address.clone())),
+        }
+    }
 }
 
 /// Who renews a session's lease.
@@ -66,6 +92,7 @@ impl Default for SessionOptions {
             connect_timeout: Duration::from_secs(3),
             equal_classes: false,
             keeper: Keeping::default(),
+            server: ServerUser::default(),
         }
     }
 }
@@ -89,7 +116,7 @@ const ATTEMPTS: u32 = 12;
 /// Connects and shakes hands within `patience`.
 pub(crate) fn open_stream(
     address: &Address,
-    key: &Key,
+    (key, user): (&Key, ServerUser),
     purpose: Purpose,
     patience: Duration,
 ) -> Result<(Link, Opened), NetError> {
@@ -97,7 +124,7 @@ pub(crate) fn open_stream(
     let mut pause = FIRST_PAUSE;
     for _ in 1..ATTEMPTS {
         let left = ends.saturating_sub(clock::now()).into();
-        match try_open(address, key, purpose.clone(), left) {
+        match try_open(address, (key, user), purpose.clone(), left) {
             // Closed without a word, or with one: too many came at once. To ask again is all that is to
             // be done.
             Err(error) if is_crowded(&error) && clock::now() + Nanos::from(pause) < ends => {
@@ -112,7 +139,7 @@ pub(crate) fn open_stream(
         }
     }
     let left = ends.saturating_sub(clock::now()).into();
-    try_open(address, key, purpose, left)
+    try_open(address, (key, user), purpose, left)
 }
 
 fn is_crowded(error: &NetError) -> bool {
@@ -122,12 +149,13 @@ fn is_crowded(error: &NetError) -> bool {
 /// One attempt.
 fn try_open(
     address: &Address,
-    key: &Key,
+    (key, user): (&Key, ServerUser),
     purpose: Purpose,
     patience: Duration,
 ) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let stream = Stream::connect(address, patience)?;
+    user.check(address, &stream)?;
     let refused = |error| NetError::from_handshake(address, error);
     let (mut handshake, first) =
         Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid()).map_err(refused)?;
@@ -212,6 +240,7 @@ impl Default for LaneIds {
 pub struct SessionCore {
     pub address: Address,
     pub key: Key,
+    pub server_user: ServerUser,
     pub id: SessionId,
     pub secret: SessionSecret,
     pub lease: Duration,
@@ -387,13 +416,18 @@ impl Session {
         let name = ShortText::lossy(&options.name, muninn_wire::MAX_NAME);
         let purpose = Purpose::Open { transport, name };
         let started = clock::now();
-        let (stream, opened) =
-            open_stream(address, &options.key, purpose, options.connect_timeout)?;
+        let (stream, opened) = open_stream(
+            address,
+            (&options.key, options.server),
+            purpose,
+            options.connect_timeout,
+        )?;
         let Opened { welcome, secret } = opened;
         let secret = secret.expect("a session that was opened has a secret");
         let core = Arc::new(SessionCore {
             address: address.clone(),
             key: options.key.clone(),
+            server_user: options.server,
             id: welcome.session,
             secret,
             lease: Duration::from_millis(u64::from(welcome.lease_ms)),
@@ -651,7 +685,7 @@ impl Observer {
     pub fn connect(address: &Address, options: &SessionOptions) -> Result<Observer, NetError> {
         let (stream, opened) = open_stream(
             address,
-            &options.key,
+            (&options.key, options.server),
             Purpose::Observe,
             options.connect_timeout,
         )?;
@@ -659,6 +693,7 @@ impl Observer {
         let core = Arc::new(SessionCore {
             address: address.clone(),
             key: options.key.clone(),
+            server_user: options.server,
             id: SessionId(0),
             secret: SessionSecret::none(),
             lease,

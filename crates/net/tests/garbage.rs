@@ -38,7 +38,7 @@ fn number(name: &str, or: u64) -> u64 {
 /// Short, so that what was left behind is soon gone; in a run of hours the machine has other things to
 /// do at times, and who behaves must not be taken for dead.
 fn lease(frames: u64) -> Duration {
-    Duration::from_secs(if frames > 200_000 { 15 } else { 2 })
+    Duration::from_secs(if frames > 200_000 { 6 } else { 2 })
 }
 
 /// Valid frames of every kind, for grants that may or may not be there.

@@ -7,7 +7,9 @@
 use crate::calls::Calls;
 use crate::guard::Guard;
 use crate::segment::MemfdBacking;
-use muninn_proto::server::{Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step};
+use muninn_proto::server::{
+    CONNECTION_BYTES, Entry, Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step,
+};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
 use muninn_types::{Bytes, Class, ConnId, LaneKind, Nanos, Tag};
 use muninn_wire::{Call, HEADER_LEN, Header, Kind, Notice, seal_frame};
@@ -25,6 +27,9 @@ const PIECES_MAX: usize = 72;
 
 /// Bytes of an answer that is copied to travel with others, instead of being sent from the pool.
 const KEPT_MAX: usize = 512;
+
+/// Larger buffers are given back when they are empty.
+const BUFFER_KEPT: usize = 4 << 10;
 
 /// What may be on its way to us on a bulk lane.
 const BULK_WINDOW: Bytes = Bytes::kib(128);
@@ -58,6 +63,8 @@ pub struct Connection {
     /// The latest notice, until there is room between two replies.
     notice: Option<Notice>,
     closing: bool,
+    /// What it takes beside the pool.
+    entry: Entry,
     /// All of it is in records from now on.
     guard: Option<Box<Guard>>,
     /// Class of the request that was last seen, for the order in which connections are served.
@@ -90,8 +97,9 @@ pub enum Turn {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, stream: Stream, peer: Peer, to_mark: bool) -> Connection {
+    pub fn new(id: ConnId, stream: Stream, peer: Peer, entry: Entry, to_mark: bool) -> Connection {
         Connection {
+            entry,
             stream,
             peer,
             id,
@@ -109,6 +117,19 @@ impl Connection {
             blocked_since: None,
             watches_write: false,
         }
+    }
+
+    /// Writes down what it holds; false if that is more than may be.
+    pub fn settle(&mut self) -> bool {
+        let o = &self.outgoing;
+        let held = o.frame.capacity()
+            + o.payload.capacity()
+            + o.spans.capacity() * size_of::<Span<MemfdBacking>>()
+            + self.ahead.capacity()
+            + self.replies.capacity()
+            + self.inbound.held()
+            + self.guard.as_ref().map_or(0, |guard| guard.held());
+        self.entry.set(CONNECTION_BYTES + held as u64)
     }
 
     /// Bytes that were read elsewhere, before anything else of this connection.
@@ -441,6 +462,12 @@ impl Connection {
         o.spans.clear();
         o.descriptors.clear();
         (o.sent, o.total) = (0, 0);
+        // Long answers are rare; their buffers are not kept.
+        for buffer in [&mut o.frame, &mut o.payload] {
+            if buffer.capacity() > BUFFER_KEPT {
+                *buffer = Vec::new();
+            }
+        }
     }
 
     fn send_notice(&mut self, notice: Notice) {

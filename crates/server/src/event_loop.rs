@@ -285,6 +285,14 @@ impl EventLoop {
             _ => now,
         };
         connection.blocked_since = (turn == Turn::Blocked).then_some(blocked_since);
+        let turn = match connection.settle() {
+            true => turn,
+            // Its client may come back; what it had on its way it asks for again.
+            false => {
+                self.shard.shared().registry.refused("too-much-beside");
+                Turn::Close
+            }
+        };
         match turn {
             Turn::Idle => self.watch(id, false),
             // The kernel tells of room only when there is much of it; a client that takes its
@@ -449,7 +457,8 @@ impl EventLoop {
         {
             self.shard.comes_from(id, peer.pid);
         }
-        let mut connection = Connection::new(id, handed.stream, handed.peer, !equal);
+        let entry = self.shard.shared().ledger.open(handed.peer);
+        let mut connection = Connection::new(id, handed.stream, handed.peer, entry, !equal);
         connection.preload(handed.bytes);
         self.connections.insert(id, connection);
         self.fresh.push(id);

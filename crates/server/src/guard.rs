@@ -37,6 +37,11 @@ impl Guard {
         }
     }
 
+    /// Bytes that it holds.
+    pub fn held(&self) -> usize {
+        self.wire.capacity() + self.records.held()
+    }
+
     /// Reads what there is, and appends the texts in it.
     pub fn read(&mut self, stream: &Stream, plain: &mut Vec<u8>) -> Result<Transfer, Errno> {
         RAW.with_borrow_mut(|raw| {

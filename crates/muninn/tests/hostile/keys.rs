@@ -8,9 +8,11 @@ use std::time::Instant;
 
 /// Fills more than it may hold, forks, waits for a word, and reads all of it back; so does the child.
 const PROGRAM: &str = r#"
-import os, sys
+import os, signal, sys
 pages = [bytes([n & 255]) * 4096 for n in range(12288)]
 child = os.fork()
+# Of a test that failed nobody is left behind.
+signal.alarm(180)
 for n, page in enumerate(pages):
     assert page[0] == n & 255 and page[4095] == n & 255, n
 print("ready", flush=True)

@@ -162,6 +162,11 @@ impl Raw {
     }
 
     pub fn attach(&self, address: &Address, lane: u8, kind: LaneKind) -> Raw {
+        self.try_attach(address, lane, kind).expect("a lane")
+    }
+
+    /// None if it is refused.
+    pub fn try_attach(&self, address: &Address, lane: u8, kind: LaneKind) -> Option<Raw> {
         let mut raw = Raw::stranger(address);
         let purpose = Purpose::Attach {
             session: self.session,
@@ -169,10 +174,10 @@ impl Raw {
             lane: LaneId(lane),
             kind,
         };
-        raw.shake(purpose).unwrap();
+        raw.shake(purpose).ok()?;
         raw.session = self.session;
         raw.secret = self.secret.clone();
-        raw
+        Some(raw)
     }
 
     /// The handshake; how it was refused otherwise.

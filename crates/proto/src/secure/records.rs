@@ -177,6 +177,7 @@ impl Records {
             let (now, rest) = wire.split_at(missing.min(wire.len()));
             self.partial.extend_from_slice(now);
             wire = rest;
+            self.check_length()?;
             // The length may only just have become known.
             let missing = self.missing();
             if missing > 0 && !wire.is_empty() {
@@ -204,7 +205,22 @@ impl Records {
             wire = rest;
         }
         self.partial.extend_from_slice(wire);
-        Ok(())
+        self.check_length()
+    }
+
+    /// A record that is too long is refused before it is waited for.
+    fn check_length(&self) -> Result<(), Broken> {
+        let head = self.partial.first_chunk::<HEAD>();
+        let len = head.map_or(TAG, |head| usize::from(u16::from_le_bytes(*head)));
+        match (TAG..=RECORD_MAX + TAG).contains(&len) {
+            true => Ok(()),
+            false => Err(Broken),
+        }
+    }
+
+    /// Bytes that it holds beside what it is.
+    pub fn held(&self) -> usize {
+        self.partial.capacity()
     }
 
     /// Bytes that the partial record lacks, as far as is known.
@@ -212,7 +228,6 @@ impl Records {
         match self.partial.first_chunk::<HEAD>() {
             Some(head) => {
                 let len = usize::from(u16::from_le_bytes(*head));
-                // One that is too long is refused when it is whole: it takes no more than 64 KiB.
                 (HEAD + len).saturating_sub(self.partial.len())
             }
             None => HEAD - self.partial.len(),

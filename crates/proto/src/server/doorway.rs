@@ -1,5 +1,6 @@
 //! Who is at the door: the handshake, and connections that have no session.
 
+use super::ledger::{ANSWER_BYTES, SESSION_BYTES};
 use super::memory::Backing;
 use super::permit::{Action, Standing, permits};
 use super::registry::SessionInfo;
@@ -237,12 +238,19 @@ impl<B: Backing> Shard<B> {
                     holdings: Arc::clone(self.shared.registry.holdings()),
                     note: Default::default(),
                 });
+                let entry = shared.ledger.open(info.source);
+                if !entry.has_room(SESSION_BYTES + ANSWER_BYTES) {
+                    let most = shared.ledger.most_of_source();
+                    return Err(Refusal::with(ErrorCode::TooMuchBeside, most, 0));
+                }
                 let (most, of_one) = (config.max_sessions, config.max_sessions_of_source);
                 let added = shared.registry.add_session(Arc::clone(&info), most, of_one);
                 added
                     .map_err(|limit| Refusal::with(ErrorCode::TooManySessions, limit as u64, 0))?;
                 (self.entropy)(&mut secret);
                 let mut session = Session {
+                    entry,
+                    kept_bytes: 0,
                     info,
                     secret: SessionSecret::of(secret),
                     grants: IdMap::default(),
@@ -254,6 +262,7 @@ impl<B: Backing> Shard<B> {
                     services: Vec::new(),
                     process: self.conns.get(&conn).and_then(|c| c.process),
                 };
+                session.settle();
                 attach(&mut session, LaneId(0), LaneKind::Control, conn)?;
                 self.sessions.insert(id, session);
                 (

@@ -1,5 +1,6 @@
 //! A session: one client at this server, its lanes and its grants.
 
+use super::ledger::{self, Entry};
 use super::memory::Backing;
 use super::pool::Extent;
 use super::registry::SessionInfo;
@@ -50,6 +51,14 @@ pub struct Replay<B: Backing> {
     pub descriptors: Vec<Weak<B::Segment>>,
 }
 
+impl<B: Backing> Replay<B> {
+    /// What it takes.
+    fn bytes(&self) -> u64 {
+        let held = self.frame.capacity() + self.payload.capacity() + self.descriptors.len() * 8;
+        held as u64 + ledger::KEPT_BYTES
+    }
+}
+
 #[derive(Debug)]
 pub struct Lane<B: Backing> {
     pub kind: LaneKind,
@@ -61,6 +70,9 @@ pub struct Lane<B: Backing> {
 
 #[derive(Debug)]
 pub struct Session<B: Backing> {
+    /// What is kept for it, and how much of that are answers.
+    pub entry: Entry,
+    pub kept_bytes: u64,
     pub info: Arc<SessionInfo>,
     pub secret: SessionSecret,
     pub grants: IdMap<GrantId, Arc<Extent<B>>>,
@@ -97,10 +109,20 @@ impl<B: Backing> Session<B> {
     pub fn remember(&mut self, lane: usize, replay: Replay<B>) {
         if let Some(lane) = &mut self.lanes[lane] {
             if lane.replay.len() == REPLAY_LEN {
-                lane.replay.pop_front();
+                self.kept_bytes -= lane.replay.pop_front().map_or(0, |old| old.bytes());
             }
+            self.kept_bytes += replay.bytes();
             lane.replay.push_back(replay);
         }
+        self.settle();
+    }
+
+    /// Writes down what is kept for it. There was room, or it gives something back.
+    pub fn settle(&mut self) {
+        let grants = self.grants.len() as u64 * ledger::GRANT_BYTES;
+        let _ = self
+            .entry
+            .set(ledger::SESSION_BYTES + grants + self.kept_bytes);
     }
 
     /// The reply that was given under this tag. It counts as the latest again: a client that is
@@ -130,6 +152,7 @@ impl<B: Backing> Session<B> {
         }
         self.info.granted(1, extent.bytes() as i64);
         self.grants.insert(grant, extent);
+        self.settle();
         fresh
     }
 
@@ -145,5 +168,6 @@ impl<B: Backing> Session<B> {
             }
         }
         self.info.granted(-1, -(extent.bytes() as i64));
+        self.settle();
     }
 }

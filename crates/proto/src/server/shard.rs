@@ -6,6 +6,7 @@
 //! another's memory.
 
 use super::agents::{Agents, Client};
+use super::ledger::{self, Ledger};
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
 use super::permit::Standing;
@@ -50,6 +51,7 @@ pub struct Shared<B: Backing> {
     pub config: SharedConfig,
     pub started: Nanos,
     pub services: Services<B>,
+    pub ledger: Arc<Ledger>,
     next_session: AtomicU64,
     pub(super) next_grant: AtomicU64,
     /// Agents of managed heaps, where the server runs any.
@@ -62,6 +64,8 @@ pub struct Shared<B: Backing> {
 impl<B: Backing> Shared<B> {
     pub fn new(pool: Arc<Pool<B>>, config: SharedConfig, started: Nanos) -> Arc<Shared<B>> {
         let key = RwLock::new(config.key.clone());
+        let (part, whole) = (config.max_sessions_of_source, config.max_sessions);
+        let ledger = Ledger::new(pool.config().memory, part, whole);
         Arc::new(Shared {
             pool,
             registry: Registry::default(),
@@ -70,6 +74,7 @@ impl<B: Backing> Shared<B> {
             config,
             started,
             services: Services::default(),
+            ledger,
             next_session: AtomicU64::new(1),
             next_grant: AtomicU64::new(1),
             agents: OnceLock::new(),
@@ -557,6 +562,11 @@ impl<B: Backing> Shard<B> {
             }
             return Step::Reply;
         }
+        if is_remembered(&request) && !session.entry.has_room(ledger::ANSWER_BYTES) {
+            let most = session.entry.ledger().most_of_source();
+            let refusal = Refusal::with(ErrorCode::TooMuchBeside, most, 0);
+            return self.refuse(header, &refusal, out);
+        }
         if header.kind.is_data() && session.transport() == Transport::Shm {
             // The client could have cut the memory file short under us.
             let refusal = Refusal::new(ErrorCode::WrongTransport);
@@ -779,6 +789,22 @@ impl<B: Backing> Shard<B> {
             session.writes_under_way += u32::from(receiving);
             session.writes_under_way -= u32::from(before);
         }
+    }
+}
+
+/// Whether it has the server keep something: an answer, a grant, a share. Those that give back do, too,
+/// but less than they give back.
+fn is_remembered(request: &Request<'_>) -> bool {
+    match request {
+        Request::Call(call) => !call.idempotent,
+        Request::CompareSwap { .. }
+        | Request::FetchAdd { .. }
+        | Request::Grant { .. }
+        | Request::Share(_)
+        | Request::Adopt { .. }
+        | Request::Open(_)
+        | Request::Agent(_) => true,
+        _ => false,
     }
 }
 

@@ -7,6 +7,7 @@
 mod common;
 
 mod agents;
+mod beside;
 mod between;
 mod held;
 mod hoarding;
