@@ -13,6 +13,7 @@
 //! # Ok(())
 //! # }
 //! ```
+#![warn(unreachable_pub)]
 
 mod buffer;
 mod error;

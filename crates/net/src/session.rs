@@ -237,7 +237,7 @@ impl Default for LaneIds {
 
 /// What all lanes of a session know.
 #[derive(Debug)]
-pub struct SessionCore {
+pub(crate) struct SessionCore {
     pub address: Address,
     pub key: Key,
     pub server_user: ServerUser,
@@ -262,13 +262,13 @@ pub struct SessionCore {
 
 impl SessionCore {
     /// Marks a lane's packets with its class.
-    pub fn mark(&self, stream: &Stream, kind: LaneKind) {
+    pub(crate) fn mark(&self, stream: &Stream, kind: LaneKind) {
         if !self.equal_classes {
             stream.set_class(kind.mark());
         }
     }
     /// Something of the server arrived.
-    pub fn heard(&self, when: Nanos) {
+    pub(crate) fn heard(&self, when: Nanos) {
         self.last_heard.store(when.0, Relaxed);
     }
     /// The server answered a control request that was sent at this time.
@@ -277,24 +277,24 @@ impl SessionCore {
         self.heard(clock::now());
     }
     /// Until then it makes sense to try to reach the server again.
-    pub fn worth_trying_until(&self) -> Nanos {
+    pub(crate) fn worth_trying_until(&self) -> Nanos {
         Nanos(self.last_heard.load(Relaxed)).saturating_add(self.lease.into())
     }
     /// Until then the server surely keeps what this session owns.
-    pub fn sure_until(&self) -> Nanos {
+    pub(crate) fn sure_until(&self) -> Nanos {
         Nanos(self.last_sure.load(Relaxed)).saturating_add(self.lease.into())
     }
-    pub fn lose(&self, why: &str) {
+    pub(crate) fn lose(&self, why: &str) {
         let _ = self.lost.set(why.to_string());
     }
-    pub fn lost(&self) -> Option<String> {
+    pub(crate) fn lost(&self) -> Option<String> {
         self.lost.get().cloned()
     }
-    pub fn count_resume(&self) {
+    pub(crate) fn count_resume(&self) {
         self.resumes.fetch_add(1, Relaxed);
     }
     /// How often a lane was attached again after a cut.
-    pub fn resumes(&self) -> u64 {
+    pub(crate) fn resumes(&self) -> u64 {
         self.resumes.load(Relaxed)
     }
     fn lane_ids(&self) -> MutexGuard<'_, LaneIds> {
@@ -312,13 +312,13 @@ impl SessionCore {
             (id, LaneMachine::new(DATA_WINDOW))
         })
     }
-    pub fn give_back_lane(&self, id: LaneId, machine: LaneMachine<Buffer>) {
+    pub(crate) fn give_back_lane(&self, id: LaneId, machine: LaneMachine<Buffer>) {
         if id != LaneId(0) {
             self.lane_ids().idle.push((id, machine));
         }
     }
     /// The server asks for its memory back within this time.
-    pub fn drain_left(&self) -> Option<Duration> {
+    pub(crate) fn drain_left(&self) -> Option<Duration> {
         match self.drain_left_ms.load(Relaxed) {
             0 => None,
             left => Some(Duration::from_millis(left - 1)),
@@ -351,7 +351,7 @@ struct ControlLane {
 }
 
 /// Shown every answer in the order of the server, whoever waited for it.
-pub type OnAnswer<'a> =
+pub(crate) type OnAnswer<'a> =
     dyn FnMut(&Control, &Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String> + 'a;
 
 impl ControlLane {
@@ -387,7 +387,7 @@ fn grants_of(answer: &Answer) -> &[GrantInfo] {
 
 /// The control lane and the thread that keeps the lease.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     pub core: Arc<SessionCore>,
     control: Arc<Mutex<ControlLane>>,
     keeper: Option<Keeper>,
@@ -403,12 +403,12 @@ struct Keeper {
 
 /// The most requests under way on a control lane, and on a data lane.
 const CONTROL_WINDOW: usize = 8;
-pub const DATA_WINDOW: usize = 64;
+pub(crate) const DATA_WINDOW: usize = 64;
 /// The most lanes of a session, as the server has it; one of them carries control.
 const LANES_MAX: u8 = 16;
 
 impl Session {
-    pub fn open(
+    pub(crate) fn open(
         address: &Address,
         transport: Wire,
         options: &SessionOptions,
@@ -457,7 +457,7 @@ impl Session {
         })
     }
 
-    pub fn lane(&self, kind: LaneKind) -> Result<WireLane, NetError> {
+    pub(crate) fn lane(&self, kind: LaneKind) -> Result<WireLane, NetError> {
         let Some((id, machine)) = self.core.take_lane() else {
             let refusal = Refusal::with(ErrorCode::TooManyLanes, u64::from(LANES_MAX), 0);
             return Err(NetError::Refused(self.core.address.clone(), refusal));
@@ -473,7 +473,7 @@ impl Session {
     /// Asks, waits, and shows `with` what was answered and the descriptors that came with it, in the
     /// server's order: this call's answer, and before it those to calls that were given up (see
     /// [`Session::release_strays`]).
-    pub fn call_with(
+    pub(crate) fn call_with(
         &self,
         control: Control,
         deadline: Duration,
@@ -523,7 +523,10 @@ impl Session {
 
     /// Has grants released that nobody waits for any more, a few at a time. Those that could not be are
     /// tried again with the next call; the server has them back in any case when the session ends.
-    pub fn release_strays(&self, release: impl FnOnce(Vec<GrantId>) -> Result<Answer, NetError>) {
+    pub(crate) fn release_strays(
+        &self,
+        release: impl FnOnce(Vec<GrantId>) -> Result<Answer, NetError>,
+    ) {
         let some: Vec<GrantId> = {
             let mut strays = self.lock_strays();
             let some = strays.len().min(MAX_GRANTS);
@@ -537,17 +540,17 @@ impl Session {
     }
 
     /// Breaks the control connection, as a fault would.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.lock().lane.cut();
     }
 
     /// Renews the lease; false when the session is lost.
-    pub fn heartbeat(&self) -> bool {
+    pub(crate) fn heartbeat(&self) -> bool {
         beat(&self.core, &self.control, self.core.lease / 4) != Beat::Lost
     }
 
     /// The same with an answer, waited for no longer than this.
-    pub fn beat(&self, patience: Duration) -> Beat {
+    pub(crate) fn beat(&self, patience: Duration) -> Beat {
         beat(&self.core, &self.control, patience)
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 type Segment = <MemfdBacking as muninn_proto::server::Backing>::Segment;
 
 /// Bytes read at a time while headers are expected: many small requests, or the start of a write.
-pub const HEAD_READ: usize = 4096;
+pub(crate) const HEAD_READ: usize = 4096;
 /// The most bytes moved by one system call, so that a turn stays short.
 const CHUNK_MAX: usize = 64 << 10;
 /// The most pieces handed to one system call.
@@ -47,7 +47,7 @@ struct Outgoing {
 }
 
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     pub stream: Stream,
     pub peer: Peer,
     id: ConnId,
@@ -81,7 +81,7 @@ pub struct Connection {
 
 /// What a turn ended with.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn {
+pub(crate) enum Turn {
     /// Nothing to do before the descriptor is ready again.
     Idle,
     /// The budget is used up and there is more to do.
@@ -97,7 +97,13 @@ pub enum Turn {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, stream: Stream, peer: Peer, entry: Entry, to_mark: bool) -> Connection {
+    pub(crate) fn new(
+        id: ConnId,
+        stream: Stream,
+        peer: Peer,
+        entry: Entry,
+        to_mark: bool,
+    ) -> Connection {
         Connection {
             entry,
             stream,
@@ -120,7 +126,7 @@ impl Connection {
     }
 
     /// Writes down what it holds; false if that is more than may be.
-    pub fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         let o = &self.outgoing;
         let held = o.frame.capacity()
             + o.payload.capacity()
@@ -133,17 +139,17 @@ impl Connection {
     }
 
     /// Bytes that were read elsewhere, before anything else of this connection.
-    pub fn preload(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn preload(&mut self, bytes: Vec<u8>) {
         self.ahead = bytes;
     }
 
     /// Frames to send when there is room: answers to calls.
-    pub fn answer(&mut self, frames: &[u8]) {
+    pub(crate) fn answer(&mut self, frames: &[u8]) {
         self.replies.extend_from_slice(frames);
     }
 
     /// Sends answers to calls, as far as the socket takes them and nothing else is on its way.
-    pub fn send_answers(&mut self) -> Turn {
+    pub(crate) fn send_answers(&mut self) -> Turn {
         loop {
             if self.outgoing.total == 0 {
                 if self.replies.is_empty() || self.after_discard {
@@ -176,12 +182,12 @@ impl Connection {
         self.outgoing.total = self.outgoing.frame.len();
     }
 
-    pub fn notify(&mut self, notice: Notice) {
+    pub(crate) fn notify(&mut self, notice: Notice) {
         self.notice = Some(notice);
     }
 
     /// Serves the connection for about `budget` bytes; how many were moved, and how it ended.
-    pub fn serve(
+    pub(crate) fn serve(
         &mut self,
         shard: &mut Shard<MemfdBacking>,
         out: &mut Out<MemfdBacking>,

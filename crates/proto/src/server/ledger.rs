@@ -14,9 +14,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 /// What a session, a grant and a ticket take, and a connection without its buffers.
-pub const SESSION_BYTES: u64 = 4 << 10;
-pub const GRANT_BYTES: u64 = 256;
-pub const TICKET_BYTES: u64 = 512;
+pub(super) const SESSION_BYTES: u64 = 4 << 10;
+pub(super) const GRANT_BYTES: u64 = 256;
+pub(super) const TICKET_BYTES: u64 = 512;
 pub const CONNECTION_BYTES: u64 = 3 << 10;
 /// Kept free for the longest answer that is remembered.
 pub(super) const ANSWER_BYTES: u64 = 4 << 10;

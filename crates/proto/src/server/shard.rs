@@ -321,7 +321,7 @@ impl Conn {
 }
 
 /// Fills a buffer with random bytes: from the kernel, or from a seed in simulation.
-pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
+pub(super) type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
 pub struct Shard<B: Backing> {
     pub(super) index: u8,

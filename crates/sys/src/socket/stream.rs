@@ -20,7 +20,7 @@ use crate::epoll::{Interest, wait_for};
 use crate::signal::last_errno;
 
 /// Pieces the kernel takes in one call; longer lists are moved in part.
-pub const PIECES_MAX: usize = 1024;
+pub(super) const PIECES_MAX: usize = 1024;
 
 /// How far a read or write came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
