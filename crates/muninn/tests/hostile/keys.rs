@@ -1,9 +1,12 @@
 //! A program whose pages go to servers that ask for a key: it does not have it.
 
-use crate::common::{PATIENCE, Place, Running, Served, far_memory_possible, place};
+use crate::common::{BINARY, PATIENCE, Place, Running, Served, far_memory_possible, place};
 use crate::memory::{family, find, open_files};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::time::Instant;
 
 /// Fills more than it may hold, forks, waits for a word, and reads all of it back; so does the child.
@@ -257,4 +260,39 @@ fn keys_are_exchanged_while_a_program_runs() {
     for server in served {
         assert_eq!(server.stop().code, Some(0));
     }
+}
+
+/// Of a process that has a key, its own user can read no memory: what the kernel shows of it is root's.
+#[test]
+fn a_process_with_a_key_is_hidden_from_its_user() {
+    if !rustix::process::geteuid().is_root() {
+        muninn_testing::skip("only root can be another user");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let place = place();
+    let open = |path: &Path| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    };
+    open(&place.path("."));
+    let copy = place.path("muninn");
+    std::fs::copy(BINARY, &copy).unwrap();
+    open(&copy);
+    let command = |args: &[&str]| {
+        let mut command = place.command_of(&copy, args);
+        command.uid(NOBODY).gid(NOBODY);
+        command
+    };
+    let made = Running::start(command(&["keygen", "key"])).end();
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    let owner_of = |key: &[&str]| {
+        let args = ["serve", "--memory", "8MiB", "--socket", "m.sock", "--json"];
+        let served = Served::start(command(&[&args[..], key].concat()));
+        let about = std::fs::metadata(format!("/proc/{}/environ", served.running.pid()));
+        let owner = about.unwrap().uid();
+        assert_eq!(served.stop().code, Some(0));
+        owner
+    };
+    assert_eq!(owner_of(&[]), NOBODY);
+    assert_eq!(owner_of(&["--key-file", "key"]), 0);
 }
