@@ -79,7 +79,7 @@ impl Host {
         };
         let name = ShortText::lossy("fuzz", 8);
         let purpose = Purpose::Open { transport, name };
-        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 48], 1);
+        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 48], 1).unwrap();
         loop {
             self.feed(&mut conn, &frame);
             let mut frames = FrameBuffer::default();

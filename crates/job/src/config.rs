@@ -10,18 +10,22 @@ use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::socket::Address;
 use muninn_types::Bytes;
+use muninn_wire::Lock;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// How far memory is to be used by a job.
-#[derive(Clone, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Config {
     /// What the job is called where people read it: the program's name.
     pub name: String,
     /// Servers that memory may be asked of.
     pub pool: Vec<Address>,
-    /// The key for all of them, as in a key file; `None` where the servers have none.
-    pub key: Option<Vec<u8>>,
+    /// What they ask for. The key is not here: the launcher has it, and shakes hands for its programs.
+    pub lock: Lock,
+    /// Where the launcher is asked to, by those who do not find it by its [name](Config::holder).
+    pub holder_path: PathBuf,
     /// How far memory lies over the servers.
     pub layout: Layout,
     pub prefetch: PrefetchPolicy,
@@ -59,6 +63,11 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// The name under which the launcher shakes hands for its programs.
+    pub fn holder(&self) -> String {
+        format!("{}-key", self.door)
+    }
+
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let mut config = Config::default();
         for line in text.lines().filter(|line| !line.is_empty()) {
@@ -74,7 +83,12 @@ impl Config {
         match name {
             "name" => self.name = value.to_string(),
             "pool" => self.pool.push(read("pool", value)?),
-            "key" => self.key = Some(from_hex(value)?),
+            "lock" => {
+                let lock = Lock::ALL.into_iter().find(|lock| lock.name() == value);
+                let why = || "use open, shared or identity".to_string();
+                self.lock = lock.ok_or_else(|| wrong("lock", value, why()))?;
+            }
+            "holder-path" => self.holder_path = value.into(),
             "layout" => self.layout = read("layout", value)?,
             "prefetch" => self.prefetch = read("prefetch", value)?,
             "evict" => self.evict = read("evict", value)?,
@@ -98,9 +112,9 @@ impl fmt::Display for Config {
         for server in &self.pool {
             writeln!(f, "pool={}", escape(&server.to_string()))?;
         }
-        if let Some(key) = &self.key {
-            writeln!(f, "key={}", to_hex(key))?;
-        }
+        writeln!(f, "lock={}", self.lock.name())?;
+        let path = self.holder_path.to_string_lossy();
+        writeln!(f, "holder-path={}", escape(&path))?;
         writeln!(f, "layout={}", self.layout)?;
         writeln!(f, "prefetch={}", self.prefetch)?;
         writeln!(f, "evict={}", self.evict)?;
@@ -114,25 +128,6 @@ impl fmt::Display for Config {
         writeln!(f, "door={}", escape(&self.door))?;
         writeln!(f, "namespace={}", self.namespace)?;
         writeln!(f, "user={}", self.user)
-    }
-}
-
-/// Shows nothing of the key.
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("name", &self.name)
-            .field("pool", &self.pool)
-            .field("key", &self.key.as_ref().map(|_| "…"))
-            .field("layout", &self.layout)
-            .field("prefetch", &self.prefetch)
-            .field("evict", &self.evict)
-            .field("threshold", &self.threshold)
-            .field("max_far", &self.max_far)
-            .field("no_move", &self.no_move)
-            .field("seal", &self.seal)
-            .field("huge_pages", &self.huge_pages)
-            .finish()
     }
 }
 
@@ -175,24 +170,6 @@ fn unescape(value: &str) -> String {
     text
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Result<Vec<u8>, ConfigError> {
-    // The text is a secret: the error does not repeat it.
-    let refused = || wrong("key", "…", "it is not written in hexadecimal".to_string());
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if !rest.is_empty() {
-        return Err(refused());
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(refused);
-    pairs
-        .iter()
-        .map(|[high, low]| Ok((digit(*high)? * 16 + digit(*low)?) as u8))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,14 +177,14 @@ mod tests {
 
     #[test]
     fn a_text_is_read_and_nonsense_is_named() {
-        let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nkey=00ff\n\
+        let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nlock=shared\nholder-path=/run/h\n\
                     layout=mirror\nprefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
                     seal=true\nhuge-pages=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.to_string(), text);
-        assert_eq!(config.key.as_deref(), Some(&[0, 255][..]));
+        assert_eq!(config.lock, Lock::Shared);
+        assert_eq!(config.holder(), "muninn-job-7-key");
         assert_eq!(config.max_far, Some(Bytes::gib(1)));
-        assert!(!format!("{config:?}").contains("255"), "the key is shown");
         let refusal = |text: &str| Config::parse(text).unwrap_err().to_string();
         assert_eq!(
             refusal("what"),
@@ -223,11 +200,9 @@ mod tests {
              random, segmented-fifo, s3-fifo or sieve"
         );
         assert_eq!(
-            refusal("key=secret"),
-            "the job's configuration says key=…: it is not written in hexadecimal"
+            refusal("lock=heavy"),
+            "the job's configuration says lock=heavy: use open, shared or identity"
         );
-        assert!(refusal("key=abc").contains("hexadecimal"));
-        assert!(refusal("key=+1").contains("hexadecimal"));
     }
 
     fn addresses() -> impl Strategy<Value = Address> {
@@ -244,7 +219,8 @@ mod tests {
         fn what_is_printed_reads_back(
             name in any::<String>(),
             pool in proptest::collection::vec(addresses(), 0..4),
-            key in any::<Option<Vec<u8>>>(),
+            lock in 0usize..3,
+            holder in "/[^\0]{1,20}",
             which in 0usize..5,
             adaptive: bool,
             max_far: Option<u64>,
@@ -257,7 +233,9 @@ mod tests {
             let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
             let config = Config {
                 door: name.clone(),
-                name, pool, key, layout, threshold, no_move, seal, huge_pages,
+                lock: Lock::ALL[lock],
+                holder_path: holder.into(),
+                name, pool, layout, threshold, no_move, seal, huge_pages,
                 namespace: u64::MAX,
                 user: 65_534,
                 prefetch: PrefetchPolicy::ALL[which],

@@ -1,7 +1,7 @@
 //! Where jobs are kept, and how they are found.
 //!
-//! One directory for each user, `muninn-UID` in the most private place there is, which nobody else
-//! may enter: a job's page holds the key of the pool. Invariant: a file gets its name only when it is
+//! One directory for each user, `muninn-UID` in the most private place there is, in which nobody else
+//! may look around: who can write a job's page decides where pages go. Invariant: a file gets its name only when it is
 //! complete and its memory is taken, so nobody sees half of one, and a full disk is an error here and
 //! not a signal later. Files of launchers that died without cleaning up are removed when the next
 //! one starts.

@@ -23,14 +23,14 @@ const SHARED_MEMORY: [&[u8]; 5] = [
 
 /// Measures this process.
 #[derive(Debug, Default)]
-pub struct Measure {
+pub(crate) struct Measure {
     buffer: Vec<u8>,
     program: Vec<u8>,
 }
 
 impl Measure {
     /// What is resident of each kind.
-    pub fn measure(&mut self) -> Result<Kinds, MapsError> {
+    pub(crate) fn measure(&mut self) -> Result<Kinds, MapsError> {
         if self.buffer.is_empty() {
             self.buffer = vec![0; BUFFER];
             let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();

@@ -8,21 +8,21 @@ use muninn_sys::memory::Plain;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// "MUNINNJB", as it lies in memory.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub const VERSION: u64 = 4;
+pub(crate) const VERSION: u64 = 5;
 /// Longest configuration.
-pub const CONFIG_MAX: usize = 16 << 10;
+pub(crate) const CONFIG_MAX: usize = 16 << 10;
 /// Longest message of a runtime; what is longer is cut.
-pub const MESSAGE_MAX: usize = 1 << 10;
+pub(crate) const MESSAGE_MAX: usize = 1 << 10;
 /// Longest note, and how many wait to be printed; of more the oldest are lost.
-pub const NOTE_MAX: usize = 512;
-pub const NOTES_MAX: usize = 8;
+pub(crate) const NOTE_MAX: usize = 512;
+pub(crate) const NOTES_MAX: usize = 8;
 
 /// The file.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub magic: AtomicU64,
     pub version: AtomicU64,
     /// Length of this struct: it differs when the list of counters does.
@@ -57,7 +57,7 @@ pub struct Layout {
 /// What the launcher saw at its last look at all places. Only it writes here, but for the bell.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Board {
+pub(crate) struct Board {
     /// Rung by whoever wants the launcher to look.
     pub bell: Bell,
     /// Odd: it is being written, as are the `seen` words of the places.
@@ -75,7 +75,7 @@ pub struct Board {
 /// The last words of a runtime. Even `sequence`: complete; odd: being written.
 #[repr(C)]
 #[derive(Debug)]
-pub struct MessageArea {
+pub(crate) struct MessageArea {
     pub sequence: AtomicU64,
     pub pid: AtomicU64,
     pub text: Text<{ MESSAGE_MAX / 8 }>,
@@ -84,7 +84,7 @@ pub struct MessageArea {
 /// A line that a runtime has for people. It is complete when `number` is that of the note.
 #[repr(C)]
 #[derive(Debug)]
-pub struct NoteArea {
+pub(crate) struct NoteArea {
     pub number: AtomicU64,
     pub text: Text<{ NOTE_MAX / 8 }>,
 }
@@ -92,7 +92,7 @@ pub struct NoteArea {
 /// One process.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Seat {
+pub(crate) struct Seat {
     /// What it may hold of the limit: by the launcher, at first by itself.
     pub share: AtomicU64,
     /// What the launcher saw it hold.
@@ -104,12 +104,12 @@ pub struct Seat {
 }
 
 /// See [`Layout::owners`].
-pub const CLEARING: u64 = 1 << 63;
+pub(crate) const CLEARING: u64 = 1 << 63;
 
 /// A text of at most `8 * WORDS` bytes.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Text<const WORDS: usize> {
+pub(crate) struct Text<const WORDS: usize> {
     len: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -118,10 +118,10 @@ pub struct Text<const WORDS: usize> {
 unsafe impl Plain for Layout {}
 
 impl<const WORDS: usize> Text<WORDS> {
-    pub const MAX: usize = WORDS * 8;
+    pub(crate) const MAX: usize = WORDS * 8;
 
     /// Writes as much of the text as there is room for, in whole characters.
-    pub fn write(&self, text: &str) {
+    pub(crate) fn write(&self, text: &str) {
         let mut end = text.len().min(Self::MAX);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -136,7 +136,7 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 
     /// The bytes as they are; `None` when the length makes no sense.
-    pub fn read(&self) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self) -> Option<Vec<u8>> {
         let len = usize::try_from(self.len.load(Ordering::Acquire)).ok()?;
         if len > Self::MAX {
             return None;

@@ -8,6 +8,7 @@
 //! any instruction and the others go on. A file that makes no sense is an error, never a panic.
 //!
 //! The launcher names the file to its children in `MUNINN_JOB` ([`VARIABLE`]).
+#![warn(unreachable_pub)]
 
 mod config;
 mod counters;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Between two looks at least, whoever rings.
-pub const APART_MIN: Duration = Duration::from_millis(1);
+pub(crate) const APART_MIN: Duration = Duration::from_millis(1);
 /// Between two looks while memory changes.
 const APART_CHANGING: Duration = Duration::from_millis(4);
 /// Between two looks while it does not.

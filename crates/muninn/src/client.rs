@@ -3,7 +3,7 @@
 use crate::config::ClientTable;
 use crate::failure::Failure;
 use crate::key_file;
-use muninn_net::{Key, SessionOptions};
+use muninn_net::{Key, ServerUser, SessionOptions};
 use muninn_sys::proc;
 use muninn_sys::socket::Address;
 use std::ffi::OsString;
@@ -28,6 +28,8 @@ pub struct ClientArgs {
 pub struct Client {
     pub pool: Vec<Address>,
     pub key: Key,
+    /// Whose the servers may be: where none was named, the socket could be anyone's.
+    server: ServerUser,
 }
 
 /// A server gets this long to answer a person who waits.
@@ -43,8 +45,13 @@ impl ClientArgs {
             Some(list) => list.clone(),
             None => vec![trusted_default_socket()?],
         };
+        let server = match named {
+            Some(_) => ServerUser::Any,
+            None => ServerUser::OwnOrRoot,
+        };
         Ok(Client {
             pool,
+            server,
             key: key_file::load(key_file)?,
         })
     }
@@ -54,6 +61,7 @@ impl Client {
     pub fn options(&self) -> SessionOptions {
         SessionOptions {
             key: self.key.clone(),
+            server: self.server,
             deadline: PATIENCE,
             ..SessionOptions::default()
         }

@@ -2,8 +2,10 @@
 
 use crate::failure::{Exit, Failure};
 use muninn_net::Key;
+use muninn_proto::secure::wipe;
 use muninn_server::MetricsToken;
-use std::fs::{File, OpenOptions};
+use muninn_sys::files::open_found;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -21,35 +23,31 @@ pub fn load(path: Option<&Path>) -> Result<Key, Failure> {
 }
 
 fn read(path: &Path) -> Result<Key, Failure> {
-    parse(path, &contents(path)?)
-}
-
-fn parse(path: &Path, contents: &[u8]) -> Result<Key, Failure> {
-    Key::from_file_contents(contents).map_err(|error| {
+    // Nobody reads the key out of this process, and no dump of it has the key in it.
+    muninn_sys::secret::hide_process();
+    let mut contents = private_bytes(path)?;
+    let key = Key::from_file_contents(&contents);
+    wipe(&mut contents);
+    let key = key.map_err(|error| {
         let shown = path.display();
         Failure::usage(format!(
             "the key file {shown} is of no use: {error}; 'muninn keygen PATH' makes a good one"
         ))
-    })
+    })?;
+    key.for_each_secret(muninn_sys::secret::lock);
+    Ok(key)
 }
 
 /// The token in a file that is as private as a key's.
 pub fn metrics_token(path: &Path) -> Result<MetricsToken, Failure> {
     let text = String::from_utf8(private_bytes(path)?).unwrap_or_default();
-    MetricsToken::from_file_contents(&text).ok_or_else(|| {
+    MetricsToken::from_file_contents(text.trim_ascii()).ok_or_else(|| {
         let shown = path.display();
         Failure::usage(format!(
             "the file {shown} holds no token: 16 to 256 letters, digits and signs without spaces; \
              'muninn keygen {shown}' makes one"
         ))
     })
-}
-
-/// The bytes of a key file that is private and holds a key, to be handed on.
-pub fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
-    let contents = private_bytes(path)?;
-    parse(path, &contents)?;
-    Ok(contents)
 }
 
 /// What a file holds that nobody but its owner can have written, and few have read.
@@ -67,7 +65,8 @@ fn private_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
             "cannot read the key file {shown}: {error}; {advice}"
         ))
     };
-    let file = File::open(path).map_err(unreadable)?;
+    // A pipe in its place keeps nobody waiting.
+    let file = open_found(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(Failure::usage(format!(
@@ -81,11 +80,12 @@ fn private_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
              'chmod 600 {shown}', and if others could read it, make a new one with 'muninn keygen'"
         )));
     }
-    let mut contents = Vec::new();
+    // All at once: nothing of it stays behind in memory that was too small.
+    let mut contents = Vec::with_capacity(FILE_MAX as usize);
     file.take(FILE_MAX)
         .read_to_end(&mut contents)
         .map_err(unreadable)?;
-    Ok(contents.trim_ascii().to_vec())
+    Ok(contents)
 }
 
 /// Writes a fresh key to a new file.
@@ -157,8 +157,42 @@ impl Watched {
         if now == self.seen {
             return None;
         }
-        self.seen = now;
-        Some(read(&self.path))
+        Some(self.read())
+    }
+
+    /// The key, whether it has changed or not.
+    pub fn read(&mut self) -> Result<Key, Failure> {
+        self.seen = Watched::look(&self.path);
+        read(&self.path)
+    }
+}
+
+/// The key for those who ask again and again: that of the file as it is by then, or, where that is
+/// none, as it was before.
+#[derive(Debug)]
+pub struct Current {
+    key: Key,
+    watched: Option<Watched>,
+}
+
+impl Current {
+    pub fn load(path: Option<&Path>) -> Result<Current, Failure> {
+        // Looked at first: what is written between the two is read once more.
+        let watched = path.map(Watched::new);
+        let key = load(path)?;
+        Ok(Current { key, watched })
+    }
+
+    /// Always this one.
+    pub fn fixed(key: Key) -> Current {
+        Current { key, watched: None }
+    }
+
+    pub fn key(&mut self) -> &Key {
+        if let Some(Ok(key)) = self.watched.as_mut().and_then(Watched::changed) {
+            self.key = key;
+        }
+        &self.key
     }
 }
 

@@ -14,6 +14,13 @@ pub enum NetError {
     Connect(#[from] ConnectError),
     #[error("the server at {0} refused: {1}")]
     Handshake(Address, HandshakeError),
+    #[error(
+        "the server at {0} is run by user {1}, who is not trusted here: name the pool with --pool"
+    )]
+    ServerUser(Address, u32),
+    /// Of a key that another process has.
+    #[error("cannot shake hands with the server at {0}: {1}")]
+    Holder(Address, String),
     #[error("the server at {0} did not answer the handshake within {1:?}")]
     HandshakeTimeout(Address, Duration),
     #[error("the server at {0} closed the connection during the handshake")]
@@ -49,6 +56,13 @@ impl NetError {
     }
     pub fn is_refusal(&self, code: ErrorCode) -> bool {
         self.refusal().is_some_and(|refusal| refusal.code == code)
+    }
+
+    pub(crate) fn from_handshake(address: &Address, error: HandshakeError) -> NetError {
+        match error {
+            HandshakeError::Holder(why) => NetError::Holder(address.clone(), why),
+            error => NetError::Handshake(address.clone(), error),
+        }
     }
 
     pub(crate) fn from_op(address: &Address, error: OpError) -> NetError {

@@ -12,7 +12,7 @@ pub type Op = Operation<Buffer>;
 pub type Done = Completion<Buffer>;
 
 /// The token of operations that the plain calls post. Those of callers should be below.
-pub const PLAIN_TOKEN: u64 = u64::MAX;
+pub(crate) const PLAIN_TOKEN: u64 = u64::MAX;
 
 /// Bytes of the segments, refused as a server's lane refuses them: no segments, too many, empty
 /// ones, more than fit a frame, or a buffer that is too short.

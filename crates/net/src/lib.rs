@@ -13,11 +13,13 @@
 //! # Ok(())
 //! # }
 //! ```
+#![warn(unreachable_pub)]
 
 mod buffer;
 mod error;
 pub mod fake;
 pub mod faulty;
+mod held;
 mod lane;
 mod link;
 mod pool;
@@ -29,11 +31,13 @@ mod wire_lane;
 
 pub use buffer::Buffer;
 pub use error::NetError;
+pub use held::{HolderAddress, KeyHolder};
 pub use lane::{Done, Lane, Op};
 pub use muninn_proto::auth::Key;
 pub use muninn_proto::client::{Answer, Control, OpError, Operation, Verb};
+pub use muninn_wire::Lock;
 pub use pool::{Grant, Pool, PoolOptions, Share};
-pub use session::{Keeping, Observer, SessionOptions};
+pub use session::{Keeping, Observer, ServerUser, SessionOptions};
 pub use shm::ShmSession;
 pub use tcp::TcpSession;
 pub use transport::{Beat, Kind, Mapped, Transport, connect};

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 const READ: usize = 32 << 10;
 
 #[derive(Debug)]
-pub struct Link {
+pub(crate) struct Link {
     pub stream: Stream,
     pub guard: Option<Box<Guard>>,
 }
 
 impl Link {
-    pub fn new(stream: Stream, records: Option<Records>) -> Link {
+    pub(crate) fn new(stream: Stream, records: Option<Records>) -> Link {
         let guard = records.map(|records| {
             Box::new(Guard {
                 records,
@@ -28,7 +28,7 @@ impl Link {
     }
 
     /// Whether records wait for the socket.
-    pub fn has_unsent(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         let guard = self.guard.as_ref();
         guard.is_some_and(|guard| guard.sent < guard.wire.len())
     }
@@ -36,7 +36,7 @@ impl Link {
 
 /// Both directions of a protected connection.
 #[derive(Debug)]
-pub struct Guard {
+pub(crate) struct Guard {
     records: Records,
     wire: Vec<u8>,
     sent: usize,
@@ -46,7 +46,7 @@ pub struct Guard {
 
 impl Guard {
     /// Sends what waits. False: some of it still does.
-    pub fn flush(&mut self, stream: &Stream) -> Result<bool, Errno> {
+    pub(crate) fn flush(&mut self, stream: &Stream) -> Result<bool, Errno> {
         while self.sent < self.wire.len() {
             let rest = &mut self.wire[self.sent..];
             let pieces = [Piece::new(rest.as_mut_ptr(), rest.len())];
@@ -62,7 +62,12 @@ impl Guard {
 
     /// Takes some of the text in two pieces and sends it as one record, as far as the socket takes it;
     /// how much text was taken.
-    pub fn write(&mut self, stream: &Stream, head: &[u8], tail: &[u8]) -> Result<Transfer, Errno> {
+    pub(crate) fn write(
+        &mut self,
+        stream: &Stream,
+        head: &[u8],
+        tail: &[u8],
+    ) -> Result<Transfer, Errno> {
         if !self.flush(stream)? {
             return Ok(Transfer::WouldBlock);
         }
@@ -81,7 +86,7 @@ impl Guard {
     }
 
     /// Reads what there is and hands the text on; how much arrived.
-    pub fn read<E>(
+    pub(crate) fn read<E>(
         &mut self,
         stream: &Stream,
         take: impl FnOnce(&[u8]) -> Result<(), E>,

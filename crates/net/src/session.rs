@@ -43,6 +43,32 @@ pub struct SessionOptions {
     pub equal_classes: bool,
     /// Who renews the lease.
     pub keeper: Keeping,
+    /// Whose server it may be, where that can be known.
+    pub server: ServerUser,
+}
+
+/// Whose server is believed at a Unix socket: the kernel says who listens there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerUser {
+    /// The socket was named by somebody who knows.
+    #[default]
+    Any,
+    /// It was found where others could have put theirs.
+    OwnOrRoot,
+}
+
+impl ServerUser {
+    fn check(self, address: &Address, stream: &Stream) -> Result<(), NetError> {
+        if self == ServerUser::Any || !stream.is_unix() {
+            return Ok(());
+        }
+        let user = stream.peer_credentials().map(|peer| peer.uid);
+        match user {
+            Ok(uid) if uid == 0 || uid == proc::own_uid() => Ok(()),
+            Ok(uid) => Err(NetError::ServerUser(address.clone(), uid)),
+            Err(_) => Err(NetError::HandshakeClosed(address.clone())),
+        }
+    }
 }
 
 /// Who renews a session's lease.
@@ -66,6 +92,7 @@ impl Default for SessionOptions {
             connect_timeout: Duration::from_secs(3),
             equal_classes: false,
             keeper: Keeping::default(),
+            server: ServerUser::default(),
         }
     }
 }
@@ -89,7 +116,7 @@ const ATTEMPTS: u32 = 12;
 /// Connects and shakes hands within `patience`.
 pub(crate) fn open_stream(
     address: &Address,
-    key: &Key,
+    (key, user): (&Key, ServerUser),
     purpose: Purpose,
     patience: Duration,
 ) -> Result<(Link, Opened), NetError> {
@@ -97,9 +124,10 @@ pub(crate) fn open_stream(
     let mut pause = FIRST_PAUSE;
     for _ in 1..ATTEMPTS {
         let left = ends.saturating_sub(clock::now()).into();
-        match try_open(address, key, purpose.clone(), left) {
-            // Closed without a word: too many came at once. To ask again is all that is to be done.
-            Err(NetError::HandshakeClosed(_)) if clock::now() + Nanos::from(pause) < ends => {
+        match try_open(address, (key, user), purpose.clone(), left) {
+            // Closed without a word, or with one: too many came at once. To ask again is all that is to
+            // be done.
+            Err(error) if is_crowded(&error) && clock::now() + Nanos::from(pause) < ends => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LAST_PAUSE);
             }
@@ -111,20 +139,26 @@ pub(crate) fn open_stream(
         }
     }
     let left = ends.saturating_sub(clock::now()).into();
-    try_open(address, key, purpose, left)
+    try_open(address, (key, user), purpose, left)
+}
+
+fn is_crowded(error: &NetError) -> bool {
+    matches!(error, NetError::HandshakeClosed(_)) || error.is_refusal(ErrorCode::TooManyHandshakes)
 }
 
 /// One attempt.
 fn try_open(
     address: &Address,
-    key: &Key,
+    (key, user): (&Key, ServerUser),
     purpose: Purpose,
     patience: Duration,
 ) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let stream = Stream::connect(address, patience)?;
+    user.check(address, &stream)?;
+    let refused = |error| NetError::from_handshake(address, error);
     let (mut handshake, first) =
-        Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid());
+        Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid()).map_err(refused)?;
     let wait = |interest| {
         let left = ends.saturating_sub(clock::now());
         match stream.wait(interest, Some(left.into())) {
@@ -133,7 +167,6 @@ fn try_open(
         }
     };
     let closed = || NetError::HandshakeClosed(address.clone());
-    let refused = |error| NetError::Handshake(address.clone(), error);
     let mut to_send = first;
     let mut frame = FrameBuffer::default();
     // What follows the proof is in records, unless it stays on this machine.
@@ -204,9 +237,10 @@ impl Default for LaneIds {
 
 /// What all lanes of a session know.
 #[derive(Debug)]
-pub struct SessionCore {
+pub(crate) struct SessionCore {
     pub address: Address,
     pub key: Key,
+    pub server_user: ServerUser,
     pub id: SessionId,
     pub secret: SessionSecret,
     pub lease: Duration,
@@ -228,13 +262,13 @@ pub struct SessionCore {
 
 impl SessionCore {
     /// Marks a lane's packets with its class.
-    pub fn mark(&self, stream: &Stream, kind: LaneKind) {
+    pub(crate) fn mark(&self, stream: &Stream, kind: LaneKind) {
         if !self.equal_classes {
             stream.set_class(kind.mark());
         }
     }
     /// Something of the server arrived.
-    pub fn heard(&self, when: Nanos) {
+    pub(crate) fn heard(&self, when: Nanos) {
         self.last_heard.store(when.0, Relaxed);
     }
     /// The server answered a control request that was sent at this time.
@@ -243,24 +277,24 @@ impl SessionCore {
         self.heard(clock::now());
     }
     /// Until then it makes sense to try to reach the server again.
-    pub fn worth_trying_until(&self) -> Nanos {
+    pub(crate) fn worth_trying_until(&self) -> Nanos {
         Nanos(self.last_heard.load(Relaxed)).saturating_add(self.lease.into())
     }
     /// Until then the server surely keeps what this session owns.
-    pub fn sure_until(&self) -> Nanos {
+    pub(crate) fn sure_until(&self) -> Nanos {
         Nanos(self.last_sure.load(Relaxed)).saturating_add(self.lease.into())
     }
-    pub fn lose(&self, why: &str) {
+    pub(crate) fn lose(&self, why: &str) {
         let _ = self.lost.set(why.to_string());
     }
-    pub fn lost(&self) -> Option<String> {
+    pub(crate) fn lost(&self) -> Option<String> {
         self.lost.get().cloned()
     }
-    pub fn count_resume(&self) {
+    pub(crate) fn count_resume(&self) {
         self.resumes.fetch_add(1, Relaxed);
     }
     /// How often a lane was attached again after a cut.
-    pub fn resumes(&self) -> u64 {
+    pub(crate) fn resumes(&self) -> u64 {
         self.resumes.load(Relaxed)
     }
     fn lane_ids(&self) -> MutexGuard<'_, LaneIds> {
@@ -278,13 +312,13 @@ impl SessionCore {
             (id, LaneMachine::new(DATA_WINDOW))
         })
     }
-    pub fn give_back_lane(&self, id: LaneId, machine: LaneMachine<Buffer>) {
+    pub(crate) fn give_back_lane(&self, id: LaneId, machine: LaneMachine<Buffer>) {
         if id != LaneId(0) {
             self.lane_ids().idle.push((id, machine));
         }
     }
     /// The server asks for its memory back within this time.
-    pub fn drain_left(&self) -> Option<Duration> {
+    pub(crate) fn drain_left(&self) -> Option<Duration> {
         match self.drain_left_ms.load(Relaxed) {
             0 => None,
             left => Some(Duration::from_millis(left - 1)),
@@ -317,7 +351,7 @@ struct ControlLane {
 }
 
 /// Shown every answer in the order of the server, whoever waited for it.
-pub type OnAnswer<'a> =
+pub(crate) type OnAnswer<'a> =
     dyn FnMut(&Control, &Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String> + 'a;
 
 impl ControlLane {
@@ -353,7 +387,7 @@ fn grants_of(answer: &Answer) -> &[GrantInfo] {
 
 /// The control lane and the thread that keeps the lease.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     pub core: Arc<SessionCore>,
     control: Arc<Mutex<ControlLane>>,
     keeper: Option<Keeper>,
@@ -369,12 +403,12 @@ struct Keeper {
 
 /// The most requests under way on a control lane, and on a data lane.
 const CONTROL_WINDOW: usize = 8;
-pub const DATA_WINDOW: usize = 64;
+pub(crate) const DATA_WINDOW: usize = 64;
 /// The most lanes of a session, as the server has it; one of them carries control.
 const LANES_MAX: u8 = 16;
 
 impl Session {
-    pub fn open(
+    pub(crate) fn open(
         address: &Address,
         transport: Wire,
         options: &SessionOptions,
@@ -382,13 +416,18 @@ impl Session {
         let name = ShortText::lossy(&options.name, muninn_wire::MAX_NAME);
         let purpose = Purpose::Open { transport, name };
         let started = clock::now();
-        let (stream, opened) =
-            open_stream(address, &options.key, purpose, options.connect_timeout)?;
+        let (stream, opened) = open_stream(
+            address,
+            (&options.key, options.server),
+            purpose,
+            options.connect_timeout,
+        )?;
         let Opened { welcome, secret } = opened;
         let secret = secret.expect("a session that was opened has a secret");
         let core = Arc::new(SessionCore {
             address: address.clone(),
             key: options.key.clone(),
+            server_user: options.server,
             id: welcome.session,
             secret,
             lease: Duration::from_millis(u64::from(welcome.lease_ms)),
@@ -418,7 +457,7 @@ impl Session {
         })
     }
 
-    pub fn lane(&self, kind: LaneKind) -> Result<WireLane, NetError> {
+    pub(crate) fn lane(&self, kind: LaneKind) -> Result<WireLane, NetError> {
         let Some((id, machine)) = self.core.take_lane() else {
             let refusal = Refusal::with(ErrorCode::TooManyLanes, u64::from(LANES_MAX), 0);
             return Err(NetError::Refused(self.core.address.clone(), refusal));
@@ -434,7 +473,7 @@ impl Session {
     /// Asks, waits, and shows `with` what was answered and the descriptors that came with it, in the
     /// server's order: this call's answer, and before it those to calls that were given up (see
     /// [`Session::release_strays`]).
-    pub fn call_with(
+    pub(crate) fn call_with(
         &self,
         control: Control,
         deadline: Duration,
@@ -484,7 +523,10 @@ impl Session {
 
     /// Has grants released that nobody waits for any more, a few at a time. Those that could not be are
     /// tried again with the next call; the server has them back in any case when the session ends.
-    pub fn release_strays(&self, release: impl FnOnce(Vec<GrantId>) -> Result<Answer, NetError>) {
+    pub(crate) fn release_strays(
+        &self,
+        release: impl FnOnce(Vec<GrantId>) -> Result<Answer, NetError>,
+    ) {
         let some: Vec<GrantId> = {
             let mut strays = self.lock_strays();
             let some = strays.len().min(MAX_GRANTS);
@@ -498,17 +540,17 @@ impl Session {
     }
 
     /// Breaks the control connection, as a fault would.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.lock().lane.cut();
     }
 
     /// Renews the lease; false when the session is lost.
-    pub fn heartbeat(&self) -> bool {
+    pub(crate) fn heartbeat(&self) -> bool {
         beat(&self.core, &self.control, self.core.lease / 4) != Beat::Lost
     }
 
     /// The same with an answer, waited for no longer than this.
-    pub fn beat(&self, patience: Duration) -> Beat {
+    pub(crate) fn beat(&self, patience: Duration) -> Beat {
         beat(&self.core, &self.control, patience)
     }
 }
@@ -646,7 +688,7 @@ impl Observer {
     pub fn connect(address: &Address, options: &SessionOptions) -> Result<Observer, NetError> {
         let (stream, opened) = open_stream(
             address,
-            &options.key,
+            (&options.key, options.server),
             Purpose::Observe,
             options.connect_timeout,
         )?;
@@ -654,6 +696,7 @@ impl Observer {
         let core = Arc::new(SessionCore {
             address: address.clone(),
             key: options.key.clone(),
+            server_user: options.server,
             id: SessionId(0),
             secret: SessionSecret::none(),
             lease,

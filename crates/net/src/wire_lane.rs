@@ -46,7 +46,7 @@ struct Sending {
 }
 
 #[derive(Debug)]
-pub struct WireLane {
+pub(crate) struct WireLane {
     courtesy: Courtesy,
     core: Arc<SessionCore>,
     id: LaneId,
@@ -72,7 +72,7 @@ pub struct WireLane {
 }
 
 impl WireLane {
-    pub fn new(
+    pub(crate) fn new(
         core: Arc<SessionCore>,
         id: LaneId,
         kind: LaneKind,
@@ -102,7 +102,7 @@ impl WireLane {
         }
     }
 
-    pub fn pop_notice(&mut self) -> Option<Notice> {
+    pub(crate) fn pop_notice(&mut self) -> Option<Notice> {
         self.notice.take().or_else(|| self.machine.pop_notice())
     }
 
@@ -113,7 +113,7 @@ impl WireLane {
     }
 
     /// Breaks the connection, as a fault would; it is made again on the next use.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         self.stream = None;
         // What is complete keeps its descriptors; those of replies in the middle come again.
         while let Some(done) = self.pop_done() {
@@ -140,7 +140,7 @@ impl WireLane {
     }
 
     /// The next memory file of the replies that were polled, in their order.
-    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
 
@@ -169,7 +169,8 @@ impl WireLane {
         };
         // Who waits for a moment only, as there are others to ask, is not to be held up for long.
         let patience = wait.clamp(ATTACH_MIN, ATTACH_MAX).min(self.core.lease);
-        let failed = match open_stream(&self.core.address, &self.core.key, purpose, patience) {
+        let who = (&self.core.key, self.core.server_user);
+        let failed = match open_stream(&self.core.address, who, purpose, patience) {
             Ok((link, _)) => {
                 self.core.mark(&link.stream, self.kind);
                 self.stream = Some(link);

@@ -8,14 +8,17 @@
 mod common;
 
 use common::*;
-use muninn_net::{Observer, Pool, TcpSession};
-use muninn_proto::client::Purpose;
+use muninn_net::{Key, Observer, Pool, TcpSession};
+use muninn_proto::client::{Handshake, Next, Purpose};
+use muninn_proto::secure::{Records, Role};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, GrantId, LaneId, LaneKind, SplitMix64, Tag};
 use muninn_wire::{
     ErrorCode, GrantInfo, HEADER_LEN, Header, Hello, Intent, Kind, Lock, Request, Seg, Segs,
     ShortText, Transport as Wire,
 };
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -30,6 +33,12 @@ fn child() {
 fn number(name: &str, or: u64) -> u64 {
     let set = std::env::var(name).ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(or)
+}
+
+/// Short, so that what was left behind is soon gone; in a run of hours the machine has other things to
+/// do at times, and who behaves must not be taken for dead.
+fn lease(frames: u64) -> Duration {
+    Duration::from_secs(if frames > 200_000 { 6 } else { 2 })
 }
 
 /// Valid frames of every kind, for grants that may or may not be there.
@@ -259,7 +268,7 @@ fn a_server_stays_as_it_was_whatever_it_is_sent() {
     let frames = number("MUNINN_GARBAGE_FRAMES", 100_000);
     let seed = number("MUNINN_GARBAGE_SEED", muninn_sys::rand::u64());
     println!("MUNINN_GARBAGE_SEED={seed}");
-    let lease = Duration::from_secs(2);
+    let lease = lease(frames);
     let mut remote = Remote::start("child", Bytes::mib(256), lease, 2);
     let (tcp, unix) = (remote.tcp.clone(), remote.unix.clone());
 
@@ -347,4 +356,225 @@ fn a_server_stays_as_it_was_whatever_it_is_sent() {
         pool.read(grant, 0, &mut back).unwrap();
         assert!(back == data, "a client that behaves reads other bytes");
     }
+}
+
+/// One who has a key, over tcp, from any of this machine's many addresses: a bound for one source is none
+/// for all of them.
+struct Armed {
+    stream: TcpStream,
+    records: Option<Records>,
+}
+
+/// How far a handshake is brought before it is spoiled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Spoilt {
+    Hello,
+    Proof,
+    Never,
+}
+
+impl Armed {
+    fn connect(to: SocketAddr, rng: &mut SplitMix64) -> Option<Armed> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let [_, a, b, c] = rng.next_u64().to_be_bytes()[..4] else {
+            unreachable!("four bytes")
+        };
+        let from = Ipv4Addr::new(127, a, b, c.clamp(1, 254));
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+        bind(&socket, &SocketAddr::from((from, 0))).ok()?;
+        connect(&socket, &to).ok()?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Some(Armed {
+            stream,
+            records: None,
+        })
+    }
+
+    /// A whole frame of the server's; None when it has closed the connection.
+    fn frame(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut head = [0; HEADER_LEN];
+        self.stream.read_exact(&mut head).ok()?;
+        let header = Header::decode(&head).ok()?;
+        let mut body = vec![0; header.body_len as usize];
+        self.stream.read_exact(&mut body).ok()?;
+        Some((header, body))
+    }
+
+    /// The handshake, as far as it goes. False: the connection is of no more use.
+    fn shake(&mut self, key: &Key, spoilt: Spoilt, rng: &mut SplitMix64) -> bool {
+        let purpose = match rng.below(4) {
+            0 => Purpose::Observe,
+            _ => Purpose::Open {
+                transport: Wire::Tcp,
+                name: ShortText::lossy("armed", 64),
+            },
+        };
+        let entropy = muninn_sys::rand::bytes();
+        let (mut handshake, mut hello) =
+            Handshake::start(key.clone(), purpose, entropy, 7).unwrap();
+        if spoilt == Spoilt::Hello {
+            let other = hello.clone();
+            mutate(&mut hello, rng, &other);
+        }
+        if self.stream.write_all(&hello).is_err() || spoilt == Spoilt::Hello {
+            return false;
+        }
+        let Some((header, body)) = self.frame() else {
+            return false;
+        };
+        let Ok(Next::Send(mut proof)) = handshake.handle(&header, &body) else {
+            return false;
+        };
+        if spoilt == Spoilt::Proof {
+            let other = hello;
+            mutate(&mut proof, rng, &other);
+        }
+        self.records = handshake.channel();
+        self.stream.write_all(&proof).is_ok() && spoilt == Spoilt::Never
+    }
+
+    /// Frames of any kind in records, good and bad ones; or bytes that are no records.
+    fn attack(&mut self, rng: &mut SplitMix64) -> u64 {
+        let mut wire = Vec::new();
+        let count = 1 + rng.below(8);
+        for _ in 0..count {
+            let (other, mut frame) = (valid(rng, &[]), valid(rng, &[]));
+            if rng.below(8) > 0 {
+                mutate(&mut frame, rng, &other);
+            }
+            let before = wire.len();
+            match &mut self.records {
+                Some(records) if rng.below(8) > 0 => {
+                    for piece in frame.chunks(1 + rng.below(2000) as usize) {
+                        records.seal(piece, &mut wire);
+                    }
+                }
+                _ => wire.extend_from_slice(&frame),
+            }
+            if rng.below(8) == 0 && wire.len() > before {
+                let at = before + rng.below((wire.len() - before) as u64) as usize;
+                wire[at] ^= 1 << rng.below(8);
+            }
+        }
+        let _ = self.stream.write_all(&wire);
+        count
+    }
+
+    /// Waits for the server to be done with what was sent.
+    fn end(mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let mut rest = [0; 4096];
+        while matches!(self.stream.read(&mut rest), Ok(1..)) {}
+    }
+}
+
+/// Attackers are on other machines: they take no time of the server's processors.
+fn stand_back() {
+    // Of the calling thread, as Linux has it.
+    let own = rustix::thread::gettid();
+    let _ = rustix::process::setpriority_process(Some(own), 19);
+}
+
+/// The longest that 99 of 100 reads of a page took.
+fn p99(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
+}
+
+#[test]
+fn a_server_with_a_key_stays_as_it_was_whatever_it_is_sent() {
+    let frames = number("MUNINN_GARBAGE_FRAMES", 100_000) / 10;
+    let seed = number("MUNINN_GARBAGE_SEED", muninn_sys::rand::u64());
+    println!("MUNINN_GARBAGE_SEED={seed}");
+    let lease = lease(frames);
+    let mut remote = Remote::start_as("child", Bytes::mib(64), lease, 1, "identity");
+    let Address::Tcp(at) = remote.tcp else {
+        unreachable!("the server's second address is tcp")
+    };
+    let options = muninn_net::PoolOptions {
+        key: test_identity(Role::Client, "good"),
+        ..options()
+    };
+    let good = Pool::connect(&remote.tcp.to_string(), options).unwrap();
+    let grant = good.grant(Bytes::kib(256)).unwrap();
+    let data = pattern(seed, 256 << 10);
+    good.write(&grant, 0, &data).unwrap();
+    let read = |page: u64| {
+        let mut back = [0; 4096];
+        let began = Instant::now();
+        good.read(&grant, page * 4096, &mut back).unwrap();
+        let took = began.elapsed();
+        let right = &data[page as usize * 4096..][..4096];
+        assert!(back == right, "a client that behaves reads other bytes");
+        took
+    };
+    let mut idle: Vec<Duration> = (0..2000).map(|n| read(n % 64)).collect();
+    let key = test_identity(Role::Client, "bad");
+    let work = |frames: u64, mut rng: SplitMix64| {
+        stand_back();
+        let mut sent = 0;
+        while sent < frames {
+            let Some(mut armed) = Armed::connect(at, &mut rng) else {
+                continue;
+            };
+            let spoilt = match rng.below(8) {
+                0 => Spoilt::Hello,
+                1 => Spoilt::Proof,
+                _ => Spoilt::Never,
+            };
+            armed.shake(&key, spoilt, &mut rng);
+            sent += 1 + armed.attack(&mut rng);
+            armed.end();
+        }
+    };
+    let mut rng = SplitMix64::new(seed);
+    // Once round, so that what is allocated once is not taken for growth.
+    std::thread::scope(|scope| _ = scope.spawn(|| work(1000, rng.fork())));
+    let settle = |remote: &mut Remote| {
+        until("the server to be as it was", || {
+            // The good one's control and two lanes.
+            ["sessions", "grants", "connections", "wiping"].map(|what| remote.ask(what))
+                == [1, 1, 3, 0]
+        });
+    };
+    read(0);
+    settle(&mut remote);
+    let (refusals, memory) = (remote.ask("refusals"), remote.anonymous_kib());
+    let (stop, started) = (AtomicBool::new(false), Instant::now());
+    let mut meanwhile = std::thread::scope(|scope| {
+        let check = scope.spawn(|| {
+            let mut times = Vec::new();
+            while !stop.load(Relaxed) {
+                times.push(read(times.len() as u64 % 64));
+            }
+            times
+        });
+        let senders = [(), ()].map(|()| {
+            let rng = rng.fork();
+            scope.spawn(|| work(frames / 2, rng))
+        });
+        let ended = senders.map(|sender| sender.join());
+        stop.store(true, Relaxed);
+        for sender in ended {
+            sender.unwrap();
+        }
+        check.join().unwrap()
+    });
+    let (idle, busy) = (p99(&mut idle), p99(&mut meanwhile));
+    println!(
+        "{frames} frames in {:?}; p99 of a page: {idle:?} idle, {busy:?} meanwhile ({:.2} times)",
+        started.elapsed(),
+        busy.as_secs_f64() / idle.as_secs_f64()
+    );
+    assert!(remote.is_healthy());
+    settle(&mut remote);
+    let refused = remote.ask("refusals") - refusals;
+    remote.process.tell("table");
+    println!("refusals: {}", remote.process.hear());
+    assert!(refused > frames / 20, "only {refused} were counted");
+    let grown = remote.anonymous_kib() as i64 - memory as i64;
+    println!("memory beside the pool: {memory} KiB, grown by {grown} KiB");
+    assert!(grown < 4 << 10, "the server grew by {grown} KiB");
 }

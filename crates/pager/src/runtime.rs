@@ -19,7 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use crate::ward::{DONE, HERITAGE, Wards};
 use muninn_job::{Config, Job, Place, Visit};
-use muninn_net::{Keeping, Key, SessionOptions};
+use muninn_net::{HolderAddress, Keeping, Key, Lock, SessionOptions};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
 use muninn_sys::own::{self, Fate, Priority, Program};
@@ -191,7 +191,7 @@ impl Runtime {
     /// Starts the pager's threads.
     fn start(&self, letter: Option<Letter>) -> Result<Arc<Shared>, String> {
         let pid = u64::from(own::program_pid());
-        let roster = Arc::new(roster(&self.config, Arc::clone(&self.job))?);
+        let roster = Arc::new(roster(&self.config, Arc::clone(&self.job)));
         let layout = self.config.layout;
         let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, pid));
         let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
@@ -265,14 +265,23 @@ fn settle_in(config: &Config) -> Option<ProcessId> {
     ProcessId::of(own::listed_pid())?.under(visit.pid)
 }
 
+/// The program, and so we, are not to have the key: the launcher shakes hands.
+fn key(config: &Config) -> Key {
+    let holder = HolderAddress {
+        name: config.holder(),
+        path: config.holder_path.clone(),
+    };
+    match config.lock {
+        Lock::Open => Key::none(),
+        lock => holder.key(lock),
+    }
+}
+
 /// The servers of the pool, none of them connected yet.
-fn roster(config: &Config, job: Arc<Job>) -> Result<Roster, String> {
+fn roster(config: &Config, job: Arc<Job>) -> Roster {
     let options = SessionOptions {
         name: config.name.clone(),
-        key: match &config.key {
-            Some(bytes) => Key::from_file_contents(bytes).map_err(text)?,
-            None => Key::none(),
-        },
+        key: key(config),
         keeper: Keeping::Caller,
         connect_timeout: match config.pool.len() {
             1 => CONNECT_ONLY,
@@ -282,7 +291,7 @@ fn roster(config: &Config, job: Arc<Job>) -> Result<Roster, String> {
     };
     let connect = move |address: &Address| muninn_net::connect(address, &options).map_err(text);
     let tell = move |line: &str| job.leave_note(line);
-    Ok(Roster::new(&config.pool, Box::new(connect), Box::new(tell)))
+    Roster::new(&config.pool, Box::new(connect), Box::new(tell))
 }
 
 /// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child

@@ -4,6 +4,7 @@
 //! the server and the simulators call the same functions, so there is never a second copy of a
 //! policy that could drift from the first.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod admission;
 pub mod evict;
@@ -25,6 +26,7 @@ pub mod seat;
 pub mod share;
 pub mod take_over;
 pub mod threshold;
+pub mod turnstile;
 pub mod urgency;
 pub mod wic_place;
 pub mod wrr;

@@ -4,7 +4,7 @@
 //! servers and clients share, or an identity of one's own; [`crate::secure`] proves it. A session's
 //! secret comes with the welcome; further lanes prove it over what both sides said in the open.
 
-use crate::secure::{Credentials, IdentityError};
+use crate::secure::{Credentials, Holder, IdentityError, wipe};
 use hmac::{Hmac, KeyInit, Mac};
 use muninn_wire::{Lock, NONCE_LEN, PROOF_LEN};
 use sha2::{Digest, Sha256};
@@ -12,15 +12,41 @@ use std::fmt;
 use std::sync::Arc;
 
 /// What one has to show. Printing it shows nothing of it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Key(KeyKind);
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) enum KeyKind {
     None,
-    Shared(Vec<u8>),
+    Shared(Arc<Secret>),
     Identity(Arc<Credentials>),
+    /// Somebody else has it, and it is of this kind.
+    Held(Lock, Arc<dyn Holder>),
 }
+
+/// Bytes that are wiped when nobody needs them any more.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Secret(Box<[u8]>);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        match (&self.0, &other.0) {
+            (KeyKind::None, KeyKind::None) => true,
+            (KeyKind::Shared(one), KeyKind::Shared(two)) => one == two,
+            (KeyKind::Identity(one), KeyKind::Identity(two)) => one == two,
+            (KeyKind::Held(_, one), KeyKind::Held(_, two)) => Arc::ptr_eq(one, two),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Key {}
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,12 +66,12 @@ impl Key {
     pub fn from_file_contents(contents: &[u8]) -> Result<Key, KeyError> {
         let key = contents.trim_ascii();
         if Credentials::is_text(key) {
-            let text = String::from_utf8_lossy(key);
-            let own = Credentials::from_text(&text)?;
+            let text = std::str::from_utf8(key).map_err(|_| IdentityError::Malformed)?;
+            let own = Credentials::from_text(text)?;
             return Ok(Key::identity(own));
         }
         if (Key::MIN..=Key::MAX).contains(&key.len()) {
-            Ok(Key(KeyKind::Shared(key.to_vec())))
+            Ok(Key(KeyKind::Shared(Arc::new(Secret(key.into())))))
         } else {
             Err(KeyError::Length(key.len()))
         }
@@ -55,18 +81,32 @@ impl Key {
         Key(KeyKind::Identity(Arc::new(own)))
     }
 
+    /// A key that somebody else has, who shakes hands for us.
+    pub fn held(lock: Lock, holder: Arc<dyn Holder>) -> Key {
+        Key(KeyKind::Held(lock, holder))
+    }
+
     /// No key: everyone may come.
     pub fn none() -> Key {
         Key(KeyKind::None)
     }
     pub fn is_none(&self) -> bool {
-        self.0 == KeyKind::None
+        matches!(self.0, KeyKind::None)
     }
     pub fn lock(&self) -> Lock {
         match &self.0 {
             KeyKind::None => Lock::Open,
             KeyKind::Shared(_) => Lock::Shared,
             KeyKind::Identity(_) => Lock::Identity,
+            KeyKind::Held(lock, _) => *lock,
+        }
+    }
+    /// Shows where its secrets lie in memory, to be kept from being written elsewhere.
+    pub fn for_each_secret(&self, mut show: impl FnMut(&[u8])) {
+        match &self.0 {
+            KeyKind::None | KeyKind::Held(..) => {}
+            KeyKind::Shared(secret) => show(&secret.0),
+            KeyKind::Identity(own) => own.for_each_secret(show),
         }
     }
     /// The identity, where it is one.
@@ -84,7 +124,7 @@ impl Key {
     pub(crate) fn shared_secret(&self) -> [u8; 32] {
         match &self.0 {
             KeyKind::Shared(key) => {
-                let hash = Sha256::new_with_prefix(b"muninn shared key 1").chain_update(key);
+                let hash = Sha256::new_with_prefix(b"muninn shared key 1").chain_update(&key.0);
                 hash.finalize().into()
             }
             _ => [0; 32],
@@ -98,6 +138,7 @@ impl fmt::Debug for Key {
             KeyKind::None => f.write_str("Key(none)"),
             KeyKind::Shared(_) => f.write_str("Key(…)"),
             KeyKind::Identity(own) => write!(f, "Key({own:?})"),
+            KeyKind::Held(..) => f.write_str("Key(held by another)"),
         }
     }
 }

@@ -12,6 +12,11 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
+    /// Bytes that it holds beside what it is.
+    pub fn held(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Takes bytes off the front of `input`; the header once it and its body are whole and sound.
     pub fn advance(&mut self, input: &mut &[u8]) -> Result<Option<Header>, DecodeError> {
         if !self.collect(HEADER_LEN, input) {

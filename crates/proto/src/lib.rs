@@ -5,6 +5,7 @@
 //! `muninn-server` and `muninn-net` do the sockets and the memory; the protocol simulator runs the
 //! same two machines over a network that delays, reorders and cuts.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod auth;
 pub mod client;

@@ -61,7 +61,7 @@ fn a_wrong_proof_is_refused_by_the_server_too() {
     let ours = key("the key of this server");
     let mut host = Host::with(pool_config(64, 64), shared_config(ours), 1);
     let conn = host.accept(Peer::LOOPBACK, 0);
-    let (_, hello) = Handshake::start(Key::none(), open(), [1; 48], 1);
+    let (_, hello) = Handshake::start(Key::none(), open(), [1; 48], 1).unwrap();
     host.feed(conn, &hello);
     host.take_sent(conn);
     let mut prove = Vec::new();
@@ -206,7 +206,7 @@ fn a_quota_comes_with_the_certificate() {
 fn another_version_is_named_on_both_sides() {
     let mut host = Host::new(pool_config(64, 64));
     let conn = host.accept(Peer::LOOPBACK, 0);
-    let (mut handshake, mut hello) = Handshake::start(Key::none(), open(), [1; 48], 1);
+    let (mut handshake, mut hello) = Handshake::start(Key::none(), open(), [1; 48], 1).unwrap();
     hello[2] = 9;
     host.feed(conn, &hello);
     assert!(!host.is_open(conn));
@@ -326,7 +326,7 @@ fn strangers_are_few_and_do_not_stay() {
 #[test]
 fn malformed_input_is_counted_by_reason_and_closes() {
     let mut host = Host::new(pool_config(64, 64));
-    let (_, hello) = Handshake::start(Key::none(), open(), [1; 48], 1);
+    let (_, hello) = Handshake::start(Key::none(), open(), [1; 48], 1).unwrap();
     let flip = |at: usize, value: u8| {
         let mut bytes = hello.clone();
         bytes[at] = value;

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The most calls that one event loop has under way.
 pub const CALLS_MAX: usize = 4096;
 /// Calls that are collected before the host runs, while more connections are ready.
-pub const CALLS_BATCH: usize = 32;
+pub(crate) const CALLS_BATCH: usize = 32;
 
 /// Runs without progress before the loop sleeps between them, and for how long.
 const STALLS_SPUN: u32 = 64;
@@ -55,7 +55,7 @@ pub trait CallHost {
 
 /// What a shard asks the server it belongs to.
 #[derive(Debug)]
-pub struct Around(pub Option<Arc<dyn CallFactory>>);
+pub(crate) struct Around(pub Option<Arc<dyn CallFactory>>);
 
 impl Surroundings for Around {
     fn find_wic(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
@@ -74,7 +74,7 @@ impl Surroundings for Around {
 }
 
 /// The calls of one event loop.
-pub struct Calls {
+pub(crate) struct Calls {
     host: Option<Box<dyn CallHost>>,
     /// Handed in since the host last ran.
     fresh: usize,
@@ -85,7 +85,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    pub fn new(host: Option<Box<dyn CallHost>>) -> Calls {
+    pub(crate) fn new(host: Option<Box<dyn CallHost>>) -> Calls {
         Calls {
             host,
             fresh: 0,
@@ -94,7 +94,7 @@ impl Calls {
         }
     }
 
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         shard: &Shard<MemfdBacking>,
         caller: &CallerOf,
@@ -118,15 +118,15 @@ impl Calls {
     }
 
     /// Handed in since the host last ran.
-    pub fn fresh(&self) -> usize {
+    pub(crate) fn fresh(&self) -> usize {
         self.fresh
     }
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.refused.is_empty() && self.host.as_ref().is_none_or(|host| host.under_way() == 0)
     }
 
     /// How long the loop may sleep before calls are to be run again; None: there are none.
-    pub fn pace(&self) -> Option<Duration> {
+    pub(crate) fn pace(&self) -> Option<Duration> {
         match self.stalls {
             _ if self.is_idle() => None,
             0..STALLS_SPUN => Some(Duration::ZERO),
@@ -137,7 +137,7 @@ impl Calls {
 
     /// Runs for a bounded time; `deliver` gets the frames of each call that has ended and where to
     /// send them.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         shard: &mut Shard<MemfdBacking>,
         now: Nanos,

@@ -7,7 +7,9 @@
 use crate::calls::Calls;
 use crate::guard::Guard;
 use crate::segment::MemfdBacking;
-use muninn_proto::server::{Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step};
+use muninn_proto::server::{
+    CONNECTION_BYTES, Entry, Inbound, Out, Peer, Progress, SegmentMemory, Shard, Span, Step,
+};
 use muninn_sys::socket::{FDS_MAX, Piece, Stream, Transfer};
 use muninn_types::{Bytes, Class, ConnId, LaneKind, Nanos, Tag};
 use muninn_wire::{Call, HEADER_LEN, Header, Kind, Notice, seal_frame};
@@ -17,7 +19,7 @@ use std::sync::Arc;
 type Segment = <MemfdBacking as muninn_proto::server::Backing>::Segment;
 
 /// Bytes read at a time while headers are expected: many small requests, or the start of a write.
-pub const HEAD_READ: usize = 4096;
+pub(crate) const HEAD_READ: usize = 4096;
 /// The most bytes moved by one system call, so that a turn stays short.
 const CHUNK_MAX: usize = 64 << 10;
 /// The most pieces handed to one system call.
@@ -25,6 +27,9 @@ const PIECES_MAX: usize = 72;
 
 /// Bytes of an answer that is copied to travel with others, instead of being sent from the pool.
 const KEPT_MAX: usize = 512;
+
+/// Larger buffers are given back when they are empty.
+const BUFFER_KEPT: usize = 4 << 10;
 
 /// What may be on its way to us on a bulk lane.
 const BULK_WINDOW: Bytes = Bytes::kib(128);
@@ -42,7 +47,7 @@ struct Outgoing {
 }
 
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     pub stream: Stream,
     pub peer: Peer,
     id: ConnId,
@@ -58,6 +63,8 @@ pub struct Connection {
     /// The latest notice, until there is room between two replies.
     notice: Option<Notice>,
     closing: bool,
+    /// What it takes beside the pool.
+    entry: Entry,
     /// All of it is in records from now on.
     guard: Option<Box<Guard>>,
     /// Class of the request that was last seen, for the order in which connections are served.
@@ -74,7 +81,7 @@ pub struct Connection {
 
 /// What a turn ended with.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn {
+pub(crate) enum Turn {
     /// Nothing to do before the descriptor is ready again.
     Idle,
     /// The budget is used up and there is more to do.
@@ -90,8 +97,15 @@ pub enum Turn {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, stream: Stream, peer: Peer, to_mark: bool) -> Connection {
+    pub(crate) fn new(
+        id: ConnId,
+        stream: Stream,
+        peer: Peer,
+        entry: Entry,
+        to_mark: bool,
+    ) -> Connection {
         Connection {
+            entry,
             stream,
             peer,
             id,
@@ -111,18 +125,31 @@ impl Connection {
         }
     }
 
+    /// Writes down what it holds; false if that is more than may be.
+    pub(crate) fn settle(&mut self) -> bool {
+        let o = &self.outgoing;
+        let held = o.frame.capacity()
+            + o.payload.capacity()
+            + o.spans.capacity() * size_of::<Span<MemfdBacking>>()
+            + self.ahead.capacity()
+            + self.replies.capacity()
+            + self.inbound.held()
+            + self.guard.as_ref().map_or(0, |guard| guard.held());
+        self.entry.set(CONNECTION_BYTES + held as u64)
+    }
+
     /// Bytes that were read elsewhere, before anything else of this connection.
-    pub fn preload(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn preload(&mut self, bytes: Vec<u8>) {
         self.ahead = bytes;
     }
 
     /// Frames to send when there is room: answers to calls.
-    pub fn answer(&mut self, frames: &[u8]) {
+    pub(crate) fn answer(&mut self, frames: &[u8]) {
         self.replies.extend_from_slice(frames);
     }
 
     /// Sends answers to calls, as far as the socket takes them and nothing else is on its way.
-    pub fn send_answers(&mut self) -> Turn {
+    pub(crate) fn send_answers(&mut self) -> Turn {
         loop {
             if self.outgoing.total == 0 {
                 if self.replies.is_empty() || self.after_discard {
@@ -155,12 +182,12 @@ impl Connection {
         self.outgoing.total = self.outgoing.frame.len();
     }
 
-    pub fn notify(&mut self, notice: Notice) {
+    pub(crate) fn notify(&mut self, notice: Notice) {
         self.notice = Some(notice);
     }
 
     /// Serves the connection for about `budget` bytes; how many were moved, and how it ended.
-    pub fn serve(
+    pub(crate) fn serve(
         &mut self,
         shard: &mut Shard<MemfdBacking>,
         out: &mut Out<MemfdBacking>,
@@ -441,6 +468,12 @@ impl Connection {
         o.spans.clear();
         o.descriptors.clear();
         (o.sent, o.total) = (0, 0);
+        // Long answers are rare; their buffers are not kept.
+        for buffer in [&mut o.frame, &mut o.payload] {
+            if buffer.capacity() > BUFFER_KEPT {
+                *buffer = Vec::new();
+            }
+        }
     }
 
     fn send_notice(&mut self, notice: Notice) {

@@ -34,7 +34,7 @@ const TURNS_BETWEEN_LOOKS: usize = 4;
 
 /// A connection on its way to another loop, with what was read of it.
 #[derive(Debug)]
-pub struct Handed {
+pub(crate) struct Handed {
     pub stream: Stream,
     pub peer: Peer,
     pub bytes: Vec<u8>,
@@ -42,14 +42,14 @@ pub struct Handed {
 
 /// How other threads reach a loop.
 #[derive(Debug)]
-pub struct Mailbox {
+pub(crate) struct Mailbox {
     queue: Mutex<VecDeque<Handed>>,
     bell: EventFd,
     stop: AtomicBool,
 }
 
 impl Mailbox {
-    pub fn new() -> Result<Mailbox, rustix::io::Errno> {
+    pub(crate) fn new() -> Result<Mailbox, rustix::io::Errno> {
         let queue = Mutex::new(VecDeque::new());
         Ok(Mailbox {
             queue,
@@ -59,7 +59,7 @@ impl Mailbox {
     }
 
     /// Hands a connection over; dropped, and so closed, when too many wait.
-    pub fn hand(&self, handed: Handed) {
+    pub(crate) fn hand(&self, handed: Handed) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.len() < MAILBOX_MAX {
             queue.push_back(handed);
@@ -68,7 +68,7 @@ impl Mailbox {
         self.bell.notify();
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Relaxed);
         self.bell.notify();
     }
@@ -82,13 +82,13 @@ impl Mailbox {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct LoopOptions {
+pub(crate) struct LoopOptions {
     pub spin: Duration,
     pub weights: Weights,
     pub keep_awake: bool,
 }
 
-pub struct EventLoop {
+pub(crate) struct EventLoop {
     index: usize,
     epoll: Epoll,
     shard: Shard<MemfdBacking>,
@@ -113,7 +113,7 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    pub fn new(
+    pub(crate) fn new(
         index: usize,
         shard: Shard<MemfdBacking>,
         listeners: Vec<Listener>,
@@ -147,7 +147,7 @@ impl EventLoop {
     }
 
     /// Runs until told to stop, and calls with it.
-    pub fn run(mut self, mut calls: Calls) {
+    pub(crate) fn run(mut self, mut calls: Calls) {
         let lease = self.shard.shared().config.lease;
         let tick = Nanos((lease.0 / 8).clamp(10_000_000, 250_000_000));
         let mut events = Events::default();
@@ -285,6 +285,14 @@ impl EventLoop {
             _ => now,
         };
         connection.blocked_since = (turn == Turn::Blocked).then_some(blocked_since);
+        let turn = match connection.settle() {
+            true => turn,
+            // Its client may come back; what it had on its way it asks for again.
+            false => {
+                self.shard.shared().registry.refused("too-much-beside");
+                Turn::Close
+            }
+        };
         match turn {
             Turn::Idle => self.watch(id, false),
             // The kernel tells of room only when there is much of it; a client that takes its
@@ -449,7 +457,8 @@ impl EventLoop {
         {
             self.shard.comes_from(id, peer.pid);
         }
-        let mut connection = Connection::new(id, handed.stream, handed.peer, !equal);
+        let entry = self.shard.shared().ledger.open(handed.peer);
+        let mut connection = Connection::new(id, handed.stream, handed.peer, entry, !equal);
         connection.preload(handed.bytes);
         self.connections.insert(id, connection);
         self.fresh.push(id);

@@ -19,7 +19,7 @@ thread_local! {
 }
 
 #[derive(Debug)]
-pub struct Guard {
+pub(crate) struct Guard {
     records: Records,
     /// Records on their way out, how much of them was sent, and how much text they carry.
     wire: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn new(records: Records) -> Guard {
+    pub(crate) fn new(records: Records) -> Guard {
         Guard {
             records,
             wire: Vec::new(),
@@ -37,8 +37,13 @@ impl Guard {
         }
     }
 
+    /// Bytes that it holds.
+    pub(crate) fn held(&self) -> usize {
+        self.wire.capacity() + self.records.held()
+    }
+
     /// Reads what there is, and appends the texts in it.
-    pub fn read(&mut self, stream: &Stream, plain: &mut Vec<u8>) -> Result<Transfer, Errno> {
+    pub(crate) fn read(&mut self, stream: &Stream, plain: &mut Vec<u8>) -> Result<Transfer, Errno> {
         RAW.with_borrow_mut(|raw| {
             let pieces = [Piece::new(raw.as_mut_ptr(), raw.len())];
             // SAFETY: the piece is the buffer, borrowed for the length of the call.
@@ -54,7 +59,7 @@ impl Guard {
 
     /// Sends records; `fill` gives the next text when all before was sent. The bytes of text that are
     /// out since.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         stream: &Stream,
         fill: impl FnOnce(&mut Vec<u8>, usize),

@@ -4,6 +4,7 @@
 //! It decides nothing about which page goes where; clients do. The state machine lives in
 //! `muninn_proto::server`; here are its threads (event loops, a wiper, metrics), its sockets and
 //! its memory.
+#![warn(unreachable_pub)]
 
 mod agents;
 mod calls;

@@ -26,7 +26,7 @@ const TOKEN_MIN: usize = 16;
 const TOKEN_MAX: usize = 256;
 
 /// All numbers, as text.
-pub fn render(shared: &Shared<MemfdBacking>) -> String {
+pub(crate) fn render(shared: &Shared<MemfdBacking>) -> String {
     let status = shared.status(SessionId(u64::MAX), clock::now()).server;
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: u64| {
@@ -187,7 +187,7 @@ impl Scraper {
 
 /// Answers scrapers until told to stop. Nobody waits for one that says nothing: they are served side
 /// by side, and when there are too many the one that came first makes room.
-pub fn serve(
+pub(crate) fn serve(
     listener: &Listener,
     shared: &Arc<Shared<MemfdBacking>>,
     token: Option<&MetricsToken>,

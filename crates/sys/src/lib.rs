@@ -4,6 +4,7 @@
 //! kernel, behind a small trait where a test may want to stand in its place, and says in its
 //! errors what happened, to what, and what to do. Known limits: x86-64; made for Linux
 //! 6.8 or newer, from 5.7 on what is missing is done in slower ways.
+#![warn(unreachable_pub)]
 #![cfg_attr(not(all(target_os = "linux", target_arch = "x86_64")), allow(unused))]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -26,6 +27,7 @@ pub mod proc;
 pub mod rand;
 pub mod reap;
 pub mod relay;
+pub mod secret;
 pub mod sigbus;
 pub mod signal;
 pub mod socket;

@@ -18,7 +18,7 @@ use crate::epoll::{Interest, wait_for};
 /// A signal could not be caught or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignalError {
-    #[error("cannot watch for SIGINT and SIGTERM: {0}; raise the limit of open files (ulimit -n)")]
+    #[error("cannot watch for signals: {0}; raise the limit of open files (ulimit -n)")]
     Watch(Errno),
     #[error("cannot find process {pid}: {source}; it may have ended")]
     Open { pid: i32, source: Errno },
@@ -46,43 +46,16 @@ pub struct Termination {
 impl Termination {
     /// Blocks the signals for the calling thread (and those it starts later) and watches for them.
     pub fn watch() -> Result<Termination, SignalError> {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `sigemptyset` fills the set, the other calls use the filled set; the new
-        // descriptor is owned by nobody else.
-        unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            let mut set = set.assume_init();
-            libc::sigaddset(&mut set, libc::SIGINT);
-            libc::sigaddset(&mut set, libc::SIGTERM);
-            let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            if blocked != 0 {
-                return Err(SignalError::Watch(Errno::from_raw_os_error(blocked)));
-            }
-            let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            if fd < 0 {
-                return Err(SignalError::Watch(last_errno()));
-            }
-            Ok(Termination {
-                fd: OwnedFd::from_raw_fd(fd),
-            })
-        }
+        let fd = watch(&[libc::SIGINT, libc::SIGTERM])?;
+        Ok(Termination { fd })
     }
 
     /// A wish that has arrived, without waiting.
     pub fn take(&self) -> Option<Wish> {
-        let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
-        match rustix::io::read(&self.fd, &mut record) {
-            // The first field of the record is the number of the signal.
-            Ok(n) if n == record.len() => {
-                let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
-                Some(if number == libc::SIGINT as u32 {
-                    Wish::Interrupt
-                } else {
-                    Wish::Terminate
-                })
-            }
-            _ => None,
-        }
+        Some(match next(&self.fd)? {
+            libc::SIGINT => Wish::Interrupt,
+            _ => Wish::Terminate,
+        })
     }
 
     /// Waits for a wish; `None` when the time is over.
@@ -95,6 +68,67 @@ impl Termination {
 impl AsFd for Termination {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The wish that we read our files again: SIGHUP as a descriptor. As [`Termination`], to be made before
+/// other threads start.
+#[derive(Debug)]
+pub struct Reload {
+    fd: OwnedFd,
+}
+
+impl Reload {
+    pub fn watch() -> Result<Reload, SignalError> {
+        let fd = watch(&[libc::SIGHUP])?;
+        Ok(Reload { fd })
+    }
+
+    /// Whether it has been wished since we last asked.
+    pub fn take(&self) -> bool {
+        next(&self.fd).is_some()
+    }
+}
+
+impl AsFd for Reload {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks signals for the calling thread, and watches for them.
+fn watch(signals: &[libc::c_int]) -> Result<OwnedFd, SignalError> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` fills the set, the other calls use the filled set; the new descriptor is
+    // owned by nobody else.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        let mut set = set.assume_init();
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        if blocked != 0 {
+            return Err(SignalError::Watch(Errno::from_raw_os_error(blocked)));
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(SignalError::Watch(last_errno()));
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The next signal that has arrived.
+fn next(fd: &OwnedFd) -> Option<libc::c_int> {
+    let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
+    match rustix::io::read(fd, &mut record) {
+        // The first field of the record is the number of the signal.
+        Ok(n) if n == record.len() => {
+            let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
+            Some(number as libc::c_int)
+        }
+        _ => None,
     }
 }
 
@@ -166,6 +200,12 @@ mod tests {
             let got = termination.wait(Some(Duration::from_secs(10))).unwrap();
             assert_eq!(got, Some(wish));
         }
+        let reload = Reload::watch().unwrap();
+        assert!(!reload.take());
+        // SAFETY: as above.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGHUP) };
+        assert!(wait_for(&reload, Interest::READ, Some(Duration::from_secs(10))).unwrap());
+        assert!(reload.take() && !reload.take());
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn reply_of(function: &ItemFn) -> syn::Result<Type> {
 
 /// Makes an async function where-independent.
 ///
-/// ```ignore
+/// ```text
 /// #[wic(version = 1, idempotent)]
 /// async fn first(mem: &impl Memory, count: u32) -> Result<u64, WicError> { … }
 /// ```

@@ -54,15 +54,15 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
-    pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(head)
     }
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (head, rest) = self
             .rest
             .split_first_chunk::<N>()
@@ -70,19 +70,19 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(*head)
     }
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.array::<1>()?[0])
     }
-    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_le_bytes)
     }
-    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_le_bytes)
     }
-    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_le_bytes)
     }
-    pub fn bool(&mut self) -> Result<bool, DecodeError> {
+    pub(crate) fn bool(&mut self) -> Result<bool, DecodeError> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         }
     }
     /// A text of at most `max` bytes behind its one-byte length.
-    pub fn text(&mut self, max: usize) -> Result<ShortText, DecodeError> {
+    pub(crate) fn text(&mut self, max: usize) -> Result<ShortText, DecodeError> {
         let len = usize::from(self.u8()?);
         if len > max {
             return Err(DecodeError::Value);
@@ -98,10 +98,10 @@ impl<'a> Reader<'a> {
         let text = std::str::from_utf8(self.bytes(len)?).map_err(|_| DecodeError::Value)?;
         ShortText::new(text).ok_or(DecodeError::Value)
     }
-    pub fn rest(&mut self) -> &'a [u8] {
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
-    pub fn end(self) -> Result<(), DecodeError> {
+    pub(crate) fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -114,23 +114,23 @@ impl<'a> Reader<'a> {
 pub(crate) struct Writer<'a>(pub &'a mut Vec<u8>);
 
 impl Writer<'_> {
-    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
     }
-    pub fn u8(&mut self, n: u8) -> &mut Self {
+    pub(crate) fn u8(&mut self, n: u8) -> &mut Self {
         self.bytes(&[n])
     }
-    pub fn u16(&mut self, n: u16) -> &mut Self {
+    pub(crate) fn u16(&mut self, n: u16) -> &mut Self {
         self.bytes(&n.to_le_bytes())
     }
-    pub fn u32(&mut self, n: u32) -> &mut Self {
+    pub(crate) fn u32(&mut self, n: u32) -> &mut Self {
         self.bytes(&n.to_le_bytes())
     }
-    pub fn u64(&mut self, n: u64) -> &mut Self {
+    pub(crate) fn u64(&mut self, n: u64) -> &mut Self {
         self.bytes(&n.to_le_bytes())
     }
-    pub fn text(&mut self, text: &ShortText) -> &mut Self {
+    pub(crate) fn text(&mut self, text: &ShortText) -> &mut Self {
         self.u8(text.as_str().len() as u8)
             .bytes(text.as_str().as_bytes())
     }

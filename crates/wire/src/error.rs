@@ -81,6 +81,10 @@ codes! {
     NoAgent = 35 / "no-agent",
     /// The agent could not do it; the remark says why.
     AgentRefused = 36 / "agent-refused",
+    /// Of the client's source, that it began and did not end. Detail: the limit of a second.
+    TooManyHandshakes = 37 / "too-many-handshakes",
+    /// Of what the server would have to remember for the client's source. Detail: the limit.
+    TooMuchBeside = 38 / "too-much-beside",
 }
 
 /// A refusal as it travels: the code, two details and a remark.
@@ -293,6 +297,17 @@ impl fmt::Display for Refusal {
             ErrorCode::UpstreamLost => write!(f, "the server that keeps the memory is lost"),
             ErrorCode::NoAgent => write!(f, "the server runs no agents of managed heaps"),
             ErrorCode::AgentRefused => write!(f, "the heap's agent refused"),
+            ErrorCode::TooMuchBeside => write!(
+                f,
+                "the server remembers {a} for this client's address, as much as may be: close sessions, \
+                 lanes or small grants"
+            ),
+            ErrorCode::TooManyHandshakes => write!(
+                f,
+                "more than {} handshakes a second come from this address that nobody ends; try again \
+                 later",
+                self.a
+            ),
         }?;
         if !self.remark.as_str().is_empty() {
             write!(f, " ({})", self.remark)?;

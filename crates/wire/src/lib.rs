@@ -4,6 +4,7 @@
 //! little-endian. Decoding never panics and never allocates from a length it has not checked: a
 //! header whose lengths are over the limits is refused before a byte of its body is waited for.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod codec;
 mod error;

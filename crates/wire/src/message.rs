@@ -66,6 +66,14 @@ pub enum Lock {
 }
 
 impl Lock {
+    pub const ALL: [Lock; 3] = [Lock::Open, Lock::Shared, Lock::Identity];
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lock::Open => "open",
+            Lock::Shared => "shared",
+            Lock::Identity => "identity",
+        }
+    }
     pub const fn to_byte(self) -> u8 {
         self as u8
     }

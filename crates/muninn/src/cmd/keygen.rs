@@ -22,6 +22,7 @@ Examples:
   muninn keygen operator ops.key                 or: an operator, who vouches for
   muninn keygen server rack-1.key rack-1 --operator ops.key
   muninn keygen client batch.key batch --quota 64GiB --operator ops.key
+  muninn keygen rotate batch.key --operator ops.key     another key for the same client
   muninn serve --memory 64GiB --listen 10.0.0.5:7000 --key-file rack-1.key
   muninn run --local 4GiB --pool 10.0.0.5:7000 --key-file batch.key -- ./program"
 )]
@@ -85,6 +86,15 @@ pub enum What {
         /// The operator's public key
         public: String,
     },
+    /// A new key for an identity: its file gets another secret, signed by the operator named. Role, name,
+    /// quota and whom it believes stay
+    Rotate {
+        /// The identity's file
+        path: PathBuf,
+        /// The operator's file: the old one's or a new one's
+        #[arg(long, value_name = "PATH")]
+        operator: PathBuf,
+    },
     /// Believe one key no more, whoever signed it: its id goes into a server's file
     Revoke {
         /// The server's file
@@ -106,6 +116,9 @@ struct Made {
     role: &'static str,
     name: String,
     id: String,
+    /// The id of the key that it had, where it got another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<String>,
     /// Public keys of the operators that it believes; of an operator, its own.
     operators: Vec<String>,
 }
@@ -141,10 +154,19 @@ pub fn run(args: &Args) -> Outcome {
             let public = parse_public(public)?;
             return change(args, path, |own| own.distrust(public));
         }
+        What::Rotate { path, operator } => {
+            let operator = signer(operator)?;
+            let old = identity(path)?;
+            let renewed = old.renew(&operator, muninn_sys::rand::bytes());
+            let renewed = renewed.map_err(|error| Failure::usage(error.to_string()))?;
+            key_file::replace(path, &renewed.to_text())?;
+            report(args, path, &renewed, Some(old.identity().id));
+            return Ok(());
+        }
         What::Revoke { path, id } => return change(args, path, |own| own.revoke(id)),
     };
     key_file::write_new(path, &own.to_text())?;
-    report(args, path, &own);
+    report(args, path, &own, None);
     Ok(())
 }
 
@@ -214,11 +236,11 @@ fn change(args: &Args, path: &Path, how: impl FnOnce(&mut Credentials)) -> Outco
     Key::from_file_contents(own.to_text().as_bytes())
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     key_file::replace(path, &own.to_text())?;
-    report(args, path, &own);
+    report(args, path, &own, None);
     Ok(())
 }
 
-fn report(args: &Args, path: &Path, own: &Credentials) {
+fn report(args: &Args, path: &Path, own: &Credentials, before: Option<String>) {
     let who = own.identity();
     let hex = |key: &[u8; 32]| key.iter().map(|byte| format!("{byte:02x}")).collect();
     let operators: Vec<String> = own.operators().iter().map(hex).collect();
@@ -228,12 +250,16 @@ fn report(args: &Args, path: &Path, own: &Credentials) {
             role: who.role.name(),
             name: who.name,
             id: who.id,
+            before,
             operators,
         });
         return;
     }
     let (role, name, id) = (who.role.name(), who.name, who.id);
     let mut text = format!("{}: {role} '{name}', key {id}", path.display());
+    if let Some(before) = before {
+        text += &format!(", in place of {before}");
+    }
     for operator in operators {
         text += &format!("\nbelieves operator {operator}");
     }

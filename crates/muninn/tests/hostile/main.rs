@@ -5,5 +5,6 @@
 #[path = "../cli/common.rs"]
 mod common;
 
+mod keys;
 mod left_lying;
-mod over_tcp;
+mod memory;

@@ -7,6 +7,7 @@ use muninn_policy::wrr::Weights;
 use muninn_proto::auth::SessionSecret;
 use muninn_proto::client::{Handshake, Next, Purpose};
 use muninn_proto::framing::FrameBuffer;
+use muninn_proto::secure::{Operator, Role};
 use muninn_server::{Server, ServerConfig};
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, Piece, ReceivedFds, Stream, Transfer};
@@ -161,6 +162,11 @@ impl Raw {
     }
 
     pub fn attach(&self, address: &Address, lane: u8, kind: LaneKind) -> Raw {
+        self.try_attach(address, lane, kind).expect("a lane")
+    }
+
+    /// None if it is refused.
+    pub fn try_attach(&self, address: &Address, lane: u8, kind: LaneKind) -> Option<Raw> {
         let mut raw = Raw::stranger(address);
         let purpose = Purpose::Attach {
             session: self.session,
@@ -168,10 +174,10 @@ impl Raw {
             lane: LaneId(lane),
             kind,
         };
-        raw.shake(purpose).unwrap();
+        raw.shake(purpose).ok()?;
         raw.session = self.session;
         raw.secret = self.secret.clone();
-        raw
+        Some(raw)
     }
 
     /// The handshake; how it was refused otherwise.
@@ -182,7 +188,7 @@ impl Raw {
     /// With a key: over a Unix socket, where what follows is not in records.
     pub fn shake_with(&mut self, key: Key, purpose: Purpose) -> Result<(), String> {
         let entropy = muninn_sys::rand::bytes();
-        let (mut handshake, first) = Handshake::start(key, purpose, entropy, 7);
+        let (mut handshake, first) = Handshake::start(key, purpose, entropy, 7).unwrap();
         self.send(&first);
         loop {
             let reply = self.recv().ok_or("the server closed the connection")?;
@@ -534,7 +540,7 @@ impl Remote {
         Remote::start_as(entry, memory, lease, threads, "")
     }
 
-    /// `ways`: "equal" classes, "few" descriptors.
+    /// `ways`: "equal" classes, "few" descriptors, an "identity" by [`test_identity`].
     pub fn start_as(
         entry: &str,
         memory: Bytes,
@@ -577,12 +583,27 @@ impl Remote {
         self.process.tell(what);
         self.process.hear().parse().unwrap()
     }
+    /// How often something was refused for this reason.
+    pub fn refused(&mut self, reason: &str) -> u64 {
+        self.process.tell("table");
+        let table = self.process.hear();
+        let mut rows = table.split(' ').filter_map(|row| row.split_once('='));
+        let found = rows.find(|(name, _)| *name == reason);
+        found.map_or(0, |(_, count)| count.parse().unwrap())
+    }
     pub fn is_healthy(&mut self) -> bool {
         self.ask("healthy") == 1
     }
     pub fn anonymous_kib(&self) -> u64 {
         status_kib(self.process.pid(), "RssAnon")
     }
+}
+
+/// An identity that servers of the "identity" way believe, and whose clients believe them.
+pub fn test_identity(role: Role, name: &str) -> Key {
+    let operator = Operator::from_seed([7; 32]);
+    let own = operator.sign(role, name, None, muninn_sys::rand::bytes());
+    Key::identity(own.unwrap())
 }
 
 /// In a child with the role of a server: serves and answers questions until the parent is gone.
@@ -604,6 +625,10 @@ pub fn serve_if_asked() {
         weights: match role[5].contains("equal") {
             true => Weights::equal(),
             false => Weights::default(),
+        },
+        key: match role[5].contains("identity") {
+            true => test_identity(Role::Server, "rack-1"),
+            false => Key::none(),
         },
         ..config(Bytes(number(2)))
     })

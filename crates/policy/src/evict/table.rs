@@ -14,7 +14,7 @@ const YOUNG_SHARE: u32 = 4;
 
 /// Where a page stands; each policy says what its queues mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(super) enum Place {
     /// Not known to the policy, or forgotten.
     Away,
     /// Resident, in the first or the second queue.
@@ -28,7 +28,7 @@ pub enum Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Record {
+pub(super) struct Record {
     older: u32,
     newer: u32,
     /// Arrival number of a resident page, departure number of a ghost.
@@ -40,39 +40,39 @@ pub struct Record {
 
 /// The ends of one queue, oldest to newest.
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
+pub(super) struct Queue {
     oldest: u32,
     newest: u32,
     pub len: u32,
 }
 
 impl Queue {
-    pub const EMPTY: Queue = Queue {
+    pub(super) const EMPTY: Queue = Queue {
         oldest: NONE,
         newest: NONE,
         len: 0,
     };
 
-    pub fn oldest(&self) -> Option<PageIndex> {
+    pub(super) fn oldest(&self) -> Option<PageIndex> {
         (self.oldest != NONE).then_some(PageIndex(self.oldest))
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Table {
+pub(super) struct Table {
     records: Vec<Record>,
     /// Arrivals so far. Wraps: ages are differences, and a page cannot wait 2^32 arrivals.
     arrivals: u32,
 }
 
 impl Table {
-    pub fn new(pages: u32) -> Table {
+    pub(super) fn new(pages: u32) -> Table {
         let mut table = Table::default();
         table.grow(pages);
         table
     }
 
-    pub fn grow(&mut self, pages: u32) {
+    pub(super) fn grow(&mut self, pages: u32) {
         let empty = Record {
             older: NONE,
             newer: NONE,
@@ -84,25 +84,25 @@ impl Table {
         self.records.resize(pages, empty);
     }
 
-    pub fn get(&self, page: PageIndex) -> &Record {
+    pub(super) fn get(&self, page: PageIndex) -> &Record {
         &self.records[page.at()]
     }
-    pub fn get_mut(&mut self, page: PageIndex) -> &mut Record {
+    pub(super) fn get_mut(&mut self, page: PageIndex) -> &mut Record {
         &mut self.records[page.at()]
     }
-    pub fn place(&self, page: PageIndex) -> Place {
+    pub(super) fn place(&self, page: PageIndex) -> Place {
         self.records[page.at()].place
     }
-    pub fn newer(&self, page: PageIndex) -> Option<PageIndex> {
+    pub(super) fn newer(&self, page: PageIndex) -> Option<PageIndex> {
         let newer = self.records[page.at()].newer;
         (newer != NONE).then_some(PageIndex(newer))
     }
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.records.capacity() * size_of::<Record>()
     }
 
     /// Puts a page that is in no queue at the newest end, as an arrival of now.
-    pub fn push(&mut self, queue: &mut Queue, page: PageIndex, place: Place) {
+    pub(super) fn push(&mut self, queue: &mut Queue, page: PageIndex, place: Place) {
         self.arrivals = self.arrivals.wrapping_add(1);
         let record = &mut self.records[page.at()];
         debug_assert!(record.older == NONE && record.newer == NONE);
@@ -118,7 +118,7 @@ impl Table {
     }
 
     /// Takes a page out of its queue; the caller says where it stands now.
-    pub fn unlink(&mut self, queue: &mut Queue, page: PageIndex, place: Place) {
+    pub(super) fn unlink(&mut self, queue: &mut Queue, page: PageIndex, place: Place) {
         let Record { older, newer, .. } = self.records[page.at()];
         match older {
             NONE => queue.oldest = newer,
@@ -137,7 +137,7 @@ impl Table {
 
     /// The run around a victim: neighbours on both sides that `fits` accepts and that are at least a
     /// quarter as old as the victim, so that a run never takes what has only just arrived.
-    pub fn run_around(
+    pub(super) fn run_around(
         &self,
         victim: PageIndex,
         pages_max: u32,

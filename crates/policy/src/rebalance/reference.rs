@@ -9,7 +9,7 @@ use muninn_types::Bytes;
 
 const UNITS: usize = 400;
 
-pub fn best(jobs: &[Job<'_>], local: Bytes) -> Vec<f64> {
+pub(super) fn best(jobs: &[Job<'_>], local: Bytes) -> Vec<f64> {
     let wanted: f64 = jobs.iter().map(|j| j.memory.0 as f64).sum();
     let excess = wanted - local.0 as f64;
     let mut theta = 0.0;

@@ -66,6 +66,8 @@ pub enum HandshakeError {
     NotMuninn(DecodeError),
     #[error("the server broke off the handshake")]
     OutOfTurn,
+    #[error("{0}")]
+    Holder(String),
 }
 
 impl From<DecodeError> for HandshakeError {
@@ -77,6 +79,14 @@ impl From<DecodeError> for HandshakeError {
     }
 }
 
+fn failed(error: NoiseError) -> HandshakeError {
+    match error {
+        NoiseError::WrongKey => HandshakeError::ServerProof,
+        NoiseError::Identity(error) => HandshakeError::Server(error),
+        NoiseError::Holder(why) => HandshakeError::Holder(why),
+    }
+}
+
 impl Handshake {
     /// Starts, with random bytes; the frame is the first to send.
     pub fn start(
@@ -84,7 +94,7 @@ impl Handshake {
         purpose: Purpose,
         entropy: [u8; ENTROPY_LEN],
         pid: u32,
-    ) -> (Handshake, Vec<u8>) {
+    ) -> Result<(Handshake, Vec<u8>), HandshakeError> {
         let (nonce, seed) = entropy
             .split_first_chunk::<NONCE_LEN>()
             .expect("it is longer");
@@ -117,10 +127,8 @@ impl Handshake {
         hello.encode(&mut open);
         let mut noise = None;
         if key.lock() != Lock::Open {
-            // Keys were looked at when they were read: this cannot fail for what they are.
-            if let Ok((initiator, first)) = Initiator::start(&key, &open, seed) {
-                (noise, hello.noise) = (Some(initiator), first);
-            }
+            let (initiator, first) = Initiator::start(&key, &open, seed).map_err(failed)?;
+            (noise, hello.noise) = (Some(initiator), first);
         }
         let mut frame = Vec::new();
         Request::Hello(hello).encode(Class::Control, Tag(0), &mut frame);
@@ -131,7 +139,7 @@ impl Handshake {
             noise,
             proved: false,
         };
-        (handshake, frame)
+        Ok((handshake, frame))
     }
 
     /// After the proof was sent: what follows on a network is in these records, in both directions.
@@ -167,12 +175,7 @@ impl Handshake {
                 let mut noise = Vec::new();
                 if challenge.lock != Lock::Open {
                     let initiator = self.noise.as_mut().ok_or(HandshakeError::ServerProof)?;
-                    noise = initiator
-                        .answer(&challenge.noise)
-                        .map_err(|error| match error {
-                            NoiseError::WrongKey => HandshakeError::ServerProof,
-                            NoiseError::Identity(error) => HandshakeError::Server(error),
-                        })?;
+                    noise = initiator.answer(&challenge.noise).map_err(failed)?;
                 }
                 let transcript = Transcript {
                     hello: &self.open,

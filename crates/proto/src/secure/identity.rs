@@ -9,6 +9,7 @@
 //! All of it is one file of text, a line for each thing (see [`Credentials::to_text`]).
 
 use super::noise::public_of;
+use super::wipe;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use sha2::{Digest, Sha256};
 use std::fmt::{self, Write};
@@ -239,12 +240,10 @@ impl fmt::Debug for Credentials {
 
 impl Drop for Credentials {
     fn drop(&mut self) {
-        self.secret.fill(0);
+        wipe(&mut self.secret);
         if let Some(seed) = &mut self.seed {
-            seed.fill(0);
+            wipe(seed);
         }
-        // Keeps the stores above from being left out as of no use.
-        std::hint::black_box((&self.secret, &self.seed));
     }
 }
 
@@ -255,6 +254,13 @@ impl Credentials {
 
     pub(super) fn secret(&self) -> &[u8; 32] {
         &self.secret
+    }
+    /// Shows where the secrets lie in memory.
+    pub(crate) fn for_each_secret(&self, mut show: impl FnMut(&[u8])) {
+        show(&self.secret);
+        if let Some(seed) = &self.seed {
+            show(seed);
+        }
     }
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
@@ -288,7 +294,28 @@ impl Credentials {
         self.operators.retain(|known| *known != operator);
     }
     pub fn revoke(&mut self, id: &str) {
-        self.revoked.push(id.to_string());
+        if !self.has_revoked(id) {
+            self.revoked.push(id.to_string());
+        }
+    }
+    /// Whether a key of this id is not believed any more.
+    pub fn has_revoked(&self, id: &str) -> bool {
+        self.revoked.iter().any(|revoked| revoked == id)
+    }
+    /// The same identity with another key, signed anew. Whom it believes stays, and the operator that has
+    /// signed it is believed as well.
+    pub fn renew(&self, by: &Operator, secret: [u8; 32]) -> Result<Credentials, IdentityError> {
+        let Certificate {
+            role, name, quota, ..
+        } = &self.certificate;
+        let mut renewed = by.sign(*role, name, *quota, secret)?;
+        // An operator's file keeps the key to sign with: who vouches for it is another matter.
+        renewed.seed = self.seed;
+        renewed.revoked.clone_from(&self.revoked);
+        for operator in &self.operators {
+            renewed.trust(*operator);
+        }
+        Ok(renewed)
     }
 
     /// Whose key it is, if one of our operators says so.
@@ -298,7 +325,7 @@ impl Credentials {
         if !known.iter().any(|key| certificate.is_signed_by(key)) {
             return Err(IdentityError::Unknown(name.clone()));
         }
-        if self.revoked.contains(&id) {
+        if self.has_revoked(&id) {
             return Err(IdentityError::Revoked(name.clone()));
         }
         Ok(Identity {
@@ -405,6 +432,15 @@ mod tests {
                 assert!(server.believe(&changed).is_err(), "byte {at}");
             }
         }
+        // Renewed by another operator, it is who it was, with another key; both are believed.
+        let mut renewed = client.renew(&theirs, [9; 32]).unwrap();
+        assert_eq!(renewed.identity().name, "batch");
+        assert_eq!(renewed.identity().quota, Some(7));
+        assert_ne!(renewed.certificate().id(), client.certificate().id());
+        assert!(renewed.believe(server.certificate()).is_ok());
+        assert!(server.believe(renewed.certificate()).is_err());
+        renewed.distrust(ours.public());
+        assert!(renewed.believe(server.certificate()).is_err());
         let mut strict = server.clone();
         strict.revoke(&client.certificate().id());
         let revoked = IdentityError::Revoked("batch".to_string());

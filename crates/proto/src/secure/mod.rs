@@ -9,16 +9,25 @@
 //! Which pattern is used, and whether records are, is never negotiated: it follows from the keys and
 //! the kind of socket, so there is nothing to talk anybody down to.
 
+mod held;
 mod identity;
 mod noise;
 mod records;
 
+pub use held::{Holder, Shaking};
 pub use identity::{
     Certificate, Credentials, Identity, IdentityError, Operator, Role, parse_public,
 };
-pub use noise::NoiseError;
 pub(crate) use noise::{Initiator, Responder};
-pub use records::{Broken, RECORD_MAX, Records};
+pub use noise::{NoiseError, begin};
+pub use records::{Broken, ChannelKeys, RECORD_MAX, Records};
 
 /// Random bytes that a handshake takes.
 pub const ENTROPY_LEN: usize = 48;
+
+/// Overwrites a secret that is not needed any more.
+pub fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    // Keeps the stores above from being left out as of no use.
+    std::hint::black_box(bytes);
+}

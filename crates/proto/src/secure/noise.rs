@@ -2,8 +2,9 @@
 //!
 //! Randomness comes from whoever drives it, as everything here is without I/O.
 
+use super::held::Shaking;
 use super::identity::{Certificate, Identity, IdentityError, Role};
-use super::records::Records;
+use super::records::{ChannelKeys, Records};
 use crate::auth::{Key, KeyKind};
 use hmac::{Hmac, KeyInit, Mac};
 use muninn_wire::{Lock, MAX_BODY};
@@ -11,7 +12,7 @@ use sha2::Sha256;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver, RingResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
-use snow::{Builder, HandshakeState, TransportState};
+use snow::{Builder, HandshakeState};
 use std::fmt;
 
 const SHARED: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -25,6 +26,9 @@ pub enum NoiseError {
     WrongKey,
     #[error("{0}")]
     Identity(#[from] IdentityError),
+    /// Of a key that somebody else has.
+    #[error("{0}")]
+    Holder(String),
 }
 
 impl From<snow::Error> for NoiseError {
@@ -79,7 +83,7 @@ pub(super) fn public_of(secret: &[u8; 32]) -> [u8; 32] {
     dh.pubkey().try_into().expect("a public key has 32 bytes")
 }
 
-fn state(
+pub(super) fn state(
     key: &Key,
     open: &[u8],
     seed: [u8; 32],
@@ -139,35 +143,70 @@ fn certificate(key: &Key) -> Vec<u8> {
     }
 }
 
-enum State {
-    Shaking(Box<HandshakeState>),
-    Ready(Box<TransportState>),
-    Failed,
+/// What a handshake that is over comes to.
+fn channel(state: &mut HandshakeState, first: bool) -> Result<ChannelKeys, NoiseError> {
+    if !state.is_handshake_finished() {
+        return Err(NoiseError::WrongKey);
+    }
+    let (ours, theirs) = state.dangerously_get_raw_split();
+    let keys = match first {
+        true => [ours, theirs],
+        false => [theirs, ours],
+    };
+    Ok(ChannelKeys {
+        keys,
+        counts: [0, 0],
+    })
 }
 
-impl State {
-    fn shaking(&mut self) -> Result<&mut HandshakeState, NoiseError> {
-        match self {
-            State::Shaking(state) => Ok(state),
-            _ => Err(NoiseError::WrongKey),
-        }
+/// A handshake with a key that is here.
+struct Own {
+    key: Key,
+    state: Box<HandshakeState>,
+}
+
+/// Begins the client's side. `open` is what the hello says beside the first message, which is
+/// returned.
+pub fn begin(
+    key: &Key,
+    open: &[u8],
+    seed: [u8; 32],
+) -> Result<(Box<dyn Shaking>, Vec<u8>), NoiseError> {
+    if let KeyKind::Held(_, holder) = key.kind() {
+        return holder.begin(open);
     }
-    fn ready(&mut self) -> Result<&mut TransportState, NoiseError> {
-        *self = match std::mem::replace(self, State::Failed) {
-            State::Shaking(state) => State::Ready(Box::new(state.into_transport_mode()?)),
-            other => other,
-        };
-        match self {
-            State::Ready(state) => Ok(state),
-            _ => Err(NoiseError::WrongKey),
+    let mut state = state(key, open, seed, true)?;
+    let first = write(&mut state, &[])?;
+    let own = Own {
+        key: key.clone(),
+        state: Box::new(state),
+    };
+    Ok((Box::new(own), first))
+}
+
+impl Shaking for Own {
+    fn answer(&mut self, message: &[u8]) -> Result<(Vec<u8>, ChannelKeys), NoiseError> {
+        let payload = read(&mut self.state, message)?;
+        if self.key.lock() == Lock::Identity {
+            let server = check(&self.key, &self.state, &payload)?;
+            if server.role != Role::Server {
+                return Err(IdentityError::NoServer(server.name).into());
+            }
+            let last = write(&mut self.state, &certificate(&self.key))?;
+            return Ok((last, channel(&mut self.state, true)?));
         }
+        // The pattern is over; the first record shows that we have the key and are no recording.
+        let mut keys = channel(&mut self.state, true)?;
+        let last = Records::new(&keys).seal_nothing();
+        keys.counts[0] = 1;
+        Ok((last.to_vec(), keys))
     }
 }
 
 /// The client's side.
 pub(crate) struct Initiator {
-    key: Key,
-    state: State,
+    shaking: Box<dyn Shaking>,
+    channel: Option<ChannelKeys>,
 }
 
 impl fmt::Debug for Initiator {
@@ -177,46 +216,31 @@ impl fmt::Debug for Initiator {
 }
 
 impl Initiator {
-    /// `open` is what the hello says beside the first message, which is returned.
+    /// As [`begin`].
     pub(crate) fn start(
         key: &Key,
         open: &[u8],
         seed: [u8; 32],
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
-        let mut state = state(key, open, seed, true)?;
-        let first = write(&mut state, &[])?;
+        let (shaking, first) = begin(key, open, seed)?;
         let initiator = Initiator {
-            key: key.clone(),
-            state: State::Shaking(Box::new(state)),
+            shaking,
+            channel: None,
         };
         Ok((initiator, first))
     }
 
     /// The server's message; the last of ours.
     pub(crate) fn answer(&mut self, message: &[u8]) -> Result<Vec<u8>, NoiseError> {
-        let state = self.state.shaking()?;
-        let payload = read(state, message)?;
-        if self.key.lock() == Lock::Identity {
-            let server = check(&self.key, state, &payload)?;
-            if server.role != Role::Server {
-                return Err(IdentityError::NoServer(server.name).into());
-            }
-            return write(state, &certificate(&self.key));
-        }
-        // The pattern is over; the first record shows that we have the key and are no recording.
-        let mut message = vec![0; 64];
-        let len = self.state.ready()?.write_message(&[], &mut message)?;
-        message.truncate(len);
-        Ok(message)
+        let (last, keys) = self.shaking.answer(message)?;
+        self.channel = Some(keys);
+        Ok(last)
     }
 
     /// The channel, once the last message is made.
     pub(crate) fn channel(&mut self) -> Result<Records, NoiseError> {
-        self.state.ready()?;
-        match std::mem::replace(&mut self.state, State::Failed) {
-            State::Ready(state) => Ok(Records::new(*state)),
-            _ => Err(NoiseError::WrongKey),
-        }
+        let keys = self.channel.take().ok_or(NoiseError::WrongKey)?;
+        Ok(Records::new(&keys))
     }
 }
 
@@ -226,7 +250,7 @@ pub(crate) type Proved = Result<Option<Identity>, IdentityError>;
 /// The server's side.
 pub(crate) struct Responder {
     key: Key,
-    state: State,
+    state: Box<HandshakeState>,
 }
 
 impl fmt::Debug for Responder {
@@ -248,7 +272,7 @@ impl Responder {
         let answer = write(&mut state, &certificate(key))?;
         let responder = Responder {
             key: key.clone(),
-            state: State::Shaking(Box::new(state)),
+            state: Box::new(state),
         };
         Ok((responder, answer))
     }
@@ -256,23 +280,20 @@ impl Responder {
     /// The client's last message: the channel, and who is at its other end, where identities are used;
     /// or why they are not believed, which the channel can still tell them.
     pub(crate) fn finish(mut self, message: &[u8]) -> Result<(Records, Proved), NoiseError> {
-        let mut client = Ok(None);
-        if self.key.lock() == Lock::Identity {
-            let state = self.state.shaking()?;
-            let payload = read(state, message)?;
-            client = match check(&self.key, state, &payload) {
-                Ok(identity) => Ok(Some(identity)),
-                Err(NoiseError::Identity(error)) => Err(error),
-                Err(wrong) => return Err(wrong),
-            };
-        } else {
-            let mut payload = [0; 64];
-            self.state.ready()?.read_message(message, &mut payload)?;
+        if self.key.lock() != Lock::Identity {
+            let mut records = Records::new(&channel(&mut self.state, false)?);
+            records
+                .open_nothing(message)
+                .map_err(|_| NoiseError::WrongKey)?;
+            return Ok((records, Ok(None)));
         }
-        self.state.ready()?;
-        match self.state {
-            State::Ready(state) => Ok((Records::new(*state), client)),
-            _ => Err(NoiseError::WrongKey),
-        }
+        let payload = read(&mut self.state, message)?;
+        let client = match check(&self.key, &self.state, &payload) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(NoiseError::Identity(error)) => Err(error),
+            Err(wrong) => return Err(wrong),
+        };
+        let keys = channel(&mut self.state, false)?;
+        Ok((Records::new(&keys), client))
     }
 }

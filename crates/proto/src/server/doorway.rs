@@ -1,5 +1,6 @@
 //! Who is at the door: the handshake, and connections that have no session.
 
+use super::ledger::{ANSWER_BYTES, SESSION_BYTES};
 use super::memory::Backing;
 use super::permit::{Action, Standing, permits};
 use super::registry::SessionInfo;
@@ -7,6 +8,7 @@ use super::session::{IdMap, Lane, MAX_LANES, Session};
 use super::shard::{Conn, ConnState, Out, Peer, Shard, Step};
 use crate::auth::{self, SessionSecret, Transcript};
 use crate::secure::{ENTROPY_LEN, Responder, Role};
+use muninn_policy::turnstile;
 use muninn_types::{Bytes, ConnId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{
     Challenge, ErrorCode, Header, Hello, Intent, Lock, MAX_NAME, PROOF_LEN, Refusal, Request,
@@ -52,11 +54,18 @@ impl<B: Backing> Shard<B> {
                     }
                     _ => {}
                 }
+                let key = self.shared.key();
+                let shakes = key.lock() != Lock::Open && hello.lock == key.lock();
+                // Before anything is worked out that costs more than the hello did.
+                if shakes && !self.turnstile.enter(known.peer.source(), now) {
+                    let refusal =
+                        Refusal::with(ErrorCode::TooManyHandshakes, turnstile::PER_SECOND, 0);
+                    return self.refuse_and_close(header, &refusal, out);
+                }
                 let mut entropy = [0; ENTROPY_LEN];
                 (self.entropy)(&mut entropy);
                 let (nonce, seed) = entropy.split_first_chunk().expect("it is longer");
                 let seed: [u8; 32] = seed.try_into().expect("the rest has 32 bytes");
-                let key = self.shared.key();
                 let open = hello.open_part(body).to_vec();
                 let mut challenge = Challenge {
                     nonce: *nonce,
@@ -64,7 +73,7 @@ impl<B: Backing> Shard<B> {
                     noise: Vec::new(),
                 };
                 let mut noise = None;
-                if key.lock() != Lock::Open && hello.lock == key.lock() {
+                if shakes {
                     match Responder::start(&key, &open, &hello.noise, seed) {
                         Ok((responder, answer)) => {
                             (noise, challenge.noise) = (Some(responder), answer);
@@ -109,7 +118,10 @@ impl<B: Backing> Shard<B> {
                         out.protect = Some(records);
                     }
                     let identity = match proved {
-                        Ok(identity) => identity,
+                        Ok(identity) => {
+                            self.turnstile.proved(known.peer.source(), now);
+                            identity
+                        }
                         Err(why) => {
                             let refusal = refusal.remark(&why.to_string());
                             return self.refuse_and_close(header, &refusal, out);
@@ -226,12 +238,19 @@ impl<B: Backing> Shard<B> {
                     holdings: Arc::clone(self.shared.registry.holdings()),
                     note: Default::default(),
                 });
+                let entry = shared.ledger.open(info.source);
+                if !entry.has_room(SESSION_BYTES + ANSWER_BYTES) {
+                    let most = shared.ledger.most_of_source();
+                    return Err(Refusal::with(ErrorCode::TooMuchBeside, most, 0));
+                }
                 let (most, of_one) = (config.max_sessions, config.max_sessions_of_source);
                 let added = shared.registry.add_session(Arc::clone(&info), most, of_one);
                 added
                     .map_err(|limit| Refusal::with(ErrorCode::TooManySessions, limit as u64, 0))?;
                 (self.entropy)(&mut secret);
                 let mut session = Session {
+                    entry,
+                    kept_bytes: 0,
                     info,
                     secret: SessionSecret::of(secret),
                     grants: IdMap::default(),
@@ -243,6 +262,7 @@ impl<B: Backing> Shard<B> {
                     services: Vec::new(),
                     process: self.conns.get(&conn).and_then(|c| c.process),
                 };
+                session.settle();
                 attach(&mut session, LaneId(0), LaneKind::Control, conn)?;
                 self.sessions.insert(id, session);
                 (

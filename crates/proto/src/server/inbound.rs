@@ -54,6 +54,15 @@ impl<B: Backing> Default for Inbound<B> {
 }
 
 impl<B: Backing> Inbound<B> {
+    /// Bytes that it holds beside what it is.
+    pub fn held(&self) -> usize {
+        let spans = match &self.phase {
+            Phase::Payload { spans, .. } => spans.capacity(),
+            _ => 0,
+        };
+        self.frame.held() + (spans + self.spare.capacity()) * size_of::<Span<B>>()
+    }
+
     /// Takes bytes off the front of `input` until a frame or a payload is whole, or none are left.
     pub fn advance(&mut self, input: &mut &[u8]) -> Result<Progress, DecodeError> {
         if let Phase::Taken = self.phase {

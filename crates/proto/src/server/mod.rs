@@ -9,6 +9,7 @@ mod agents;
 pub mod buddy;
 mod doorway;
 mod inbound;
+mod ledger;
 mod memory;
 mod operations;
 mod permit;
@@ -21,6 +22,7 @@ mod upkeep;
 
 pub use agents::{AgentTotals, Agents, Client, Grants};
 pub use inbound::{Inbound, Progress};
+pub use ledger::{CONNECTION_BYTES, Entry, Ledger};
 pub use memory::{Backing, FakeBacking, FakeSegment, SegmentMemory};
 pub use permit::{Action, Standing, permits};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};

@@ -1,6 +1,7 @@
 //! What a session can do with its grants: data operations are resolved to spans of the pool, and
 //! grants are made, released, shared and adopted.
 
+use super::ledger;
 use super::memory::Backing;
 use super::pool::{Extent, Ticket};
 use super::registry::lock;
@@ -196,7 +197,10 @@ pub(super) fn share<B: Backing>(
     for (_, extent) in &grants {
         shared.pool.freeze(extent);
     }
+    let mut entry = shared.ledger.open(session.info.source);
+    let _ = entry.set(ledger::TICKET_BYTES + grants.capacity() as u64 * 16);
     let ticket = Ticket {
+        entry,
         owner: id,
         whose: session.info.owner.clone(),
         transport: session.transport(),

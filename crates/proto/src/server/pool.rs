@@ -15,6 +15,7 @@
 //! until new memory has taken its place.
 
 use super::buddy::{Buddy, MAX_ORDER, Order};
+use super::ledger::Entry;
 use super::memory::{Backing, SegmentMemory};
 use super::registry::lock;
 use muninn_types::{Bytes, GrantId, Nanos, PAGE_SIZE, SegmentId, SessionId};
@@ -162,6 +163,9 @@ pub(super) struct Ticket<B: Backing> {
     pub grants: Vec<(GrantId, Arc<Extent<B>>)>,
     /// None while the owner lives.
     pub ends: Option<Nanos>,
+    /// What it takes, for as long as it is there.
+    #[expect(dead_code, reason = "it is given back when the ticket goes")]
+    pub entry: Entry,
 }
 
 #[derive(Debug)]

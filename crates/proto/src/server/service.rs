@@ -39,7 +39,7 @@ pub trait Surroundings: fmt::Debug + Send + Sync {
 }
 
 /// The bits of a lock word that say which session holds it; those above are the session's to choose.
-pub const HOLDER_BITS: u32 = 40;
+pub(super) const HOLDER_BITS: u32 = 40;
 const HOLDER_MASK: u64 = (1 << HOLDER_BITS) - 1;
 
 /// Call `number` of a session as a holder of locks. Never 0 or 1: sessions are counted from 1.

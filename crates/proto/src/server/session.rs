@@ -1,5 +1,6 @@
 //! A session: one client at this server, its lanes and its grants.
 
+use super::ledger::{self, Entry};
 use super::memory::Backing;
 use super::pool::Extent;
 use super::registry::SessionInfo;
@@ -13,10 +14,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 /// The most lanes of a session: control, and a few for the threads of its client.
-pub const MAX_LANES: usize = 16;
+pub(super) const MAX_LANES: usize = 16;
 /// Replies kept for each lane. A client has at most half as many requests under way that must not
 /// be done twice.
-pub const REPLAY_LEN: usize = 32;
+pub(super) const REPLAY_LEN: usize = 32;
 
 /// Ids that a server counts up spread well under one multiplication; SipHash would cost more than
 /// the rest of a lookup.
@@ -38,11 +39,11 @@ impl Hasher for IdHasher {
     }
 }
 
-pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// A reply that may have to be given again.
 #[derive(Debug)]
-pub struct Replay<B: Backing> {
+pub(super) struct Replay<B: Backing> {
     pub tag: Tag,
     pub frame: Vec<u8>,
     pub payload: Vec<u8>,
@@ -50,8 +51,16 @@ pub struct Replay<B: Backing> {
     pub descriptors: Vec<Weak<B::Segment>>,
 }
 
+impl<B: Backing> Replay<B> {
+    /// What it takes.
+    fn bytes(&self) -> u64 {
+        let held = self.frame.capacity() + self.payload.capacity() + self.descriptors.len() * 8;
+        held as u64 + ledger::KEPT_BYTES
+    }
+}
+
 #[derive(Debug)]
-pub struct Lane<B: Backing> {
+pub(super) struct Lane<B: Backing> {
     pub kind: LaneKind,
     pub conn: Option<ConnId>,
     pub replay: VecDeque<Replay<B>>,
@@ -60,7 +69,10 @@ pub struct Lane<B: Backing> {
 }
 
 #[derive(Debug)]
-pub struct Session<B: Backing> {
+pub(super) struct Session<B: Backing> {
+    /// What is kept for it, and how much of that are answers.
+    pub entry: Entry,
+    pub kept_bytes: u64,
     pub info: Arc<SessionInfo>,
     pub secret: SessionSecret,
     pub grants: IdMap<GrantId, Arc<Extent<B>>>,
@@ -80,32 +92,42 @@ pub struct Session<B: Backing> {
 }
 
 impl<B: Backing> Session<B> {
-    pub fn transport(&self) -> Transport {
+    pub(super) fn transport(&self) -> Transport {
         self.info.transport
     }
 
     /// The client gave a sign of life.
-    pub fn seen(&mut self, now: Nanos, lease: Nanos) {
+    pub(super) fn seen(&mut self, now: Nanos, lease: Nanos) {
         self.last_seen = now;
         self.info.lease_ends.store((now + lease).0, Relaxed);
     }
 
-    pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
+    pub(super) fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.lanes.iter().flatten().filter_map(|lane| lane.conn)
     }
 
-    pub fn remember(&mut self, lane: usize, replay: Replay<B>) {
+    pub(super) fn remember(&mut self, lane: usize, replay: Replay<B>) {
         if let Some(lane) = &mut self.lanes[lane] {
             if lane.replay.len() == REPLAY_LEN {
-                lane.replay.pop_front();
+                self.kept_bytes -= lane.replay.pop_front().map_or(0, |old| old.bytes());
             }
+            self.kept_bytes += replay.bytes();
             lane.replay.push_back(replay);
         }
+        self.settle();
+    }
+
+    /// Writes down what is kept for it. There was room, or it gives something back.
+    pub(super) fn settle(&mut self) {
+        let grants = self.grants.len() as u64 * ledger::GRANT_BYTES;
+        let _ = self
+            .entry
+            .set(ledger::SESSION_BYTES + grants + self.kept_bytes);
     }
 
     /// The reply that was given under this tag. It counts as the latest again: a client that is
     /// cut several times may have done more than a queue's length since the first time.
-    pub fn replayed(&mut self, lane: usize, tag: Tag) -> Option<&Replay<B>> {
+    pub(super) fn replayed(&mut self, lane: usize, tag: Tag) -> Option<&Replay<B>> {
         let replay = &mut self.lanes[lane].as_mut()?.replay;
         let at = replay.iter().position(|replay| replay.tag == tag)?;
         let found = replay.remove(at)?;
@@ -115,7 +137,7 @@ impl<B: Backing> Session<B> {
 
     /// Adds a grant; whether the client needs the memory file of its segment for it. One that the
     /// session has already (shared twice, or adopted by its own owner) is not counted again.
-    pub fn insert(&mut self, grant: GrantId, extent: Arc<Extent<B>>) -> bool {
+    pub(super) fn insert(&mut self, grant: GrantId, extent: Arc<Extent<B>>) -> bool {
         if self.grants.contains_key(&grant) {
             return false;
         }
@@ -130,10 +152,11 @@ impl<B: Backing> Session<B> {
         }
         self.info.granted(1, extent.bytes() as i64);
         self.grants.insert(grant, extent);
+        self.settle();
         fresh
     }
 
-    pub fn remove(&mut self, grant: GrantId) {
+    pub(super) fn remove(&mut self, grant: GrantId) {
         let Some(extent) = self.grants.remove(&grant) else {
             return;
         };
@@ -145,5 +168,6 @@ impl<B: Backing> Session<B> {
             }
         }
         self.info.granted(-1, -(extent.bytes() as i64));
+        self.settle();
     }
 }

@@ -6,6 +6,7 @@
 //! another's memory.
 
 use super::agents::{Agents, Client};
+use super::ledger::{self, Ledger};
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
 use super::permit::Standing;
@@ -15,6 +16,7 @@ use super::service::{Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
 use crate::secure::{Identity, Records, Responder};
+use muninn_policy::turnstile::Turnstile;
 use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
     Called, DecodeError, DrainReport, ErrorCode, HEADER_LEN, Header, Hello, Kind, Lock, NONCE_LEN,
@@ -49,24 +51,30 @@ pub struct Shared<B: Backing> {
     pub config: SharedConfig,
     pub started: Nanos,
     pub services: Services<B>,
+    pub ledger: Arc<Ledger>,
     next_session: AtomicU64,
     pub(super) next_grant: AtomicU64,
     /// Agents of managed heaps, where the server runs any.
     pub agents: OnceLock<Arc<dyn Agents<B>>>,
     /// What clients have to show; may be exchanged while the server runs.
     key: RwLock<Key>,
+    pub(super) key_changes: AtomicU64,
 }
 
 impl<B: Backing> Shared<B> {
     pub fn new(pool: Arc<Pool<B>>, config: SharedConfig, started: Nanos) -> Arc<Shared<B>> {
         let key = RwLock::new(config.key.clone());
+        let (part, whole) = (config.max_sessions_of_source, config.max_sessions);
+        let ledger = Ledger::new(pool.config().memory, part, whole);
         Arc::new(Shared {
             pool,
             registry: Registry::default(),
             key,
+            key_changes: AtomicU64::new(0),
             config,
             started,
             services: Services::default(),
+            ledger,
             next_session: AtomicU64::new(1),
             next_grant: AtomicU64::new(1),
             agents: OnceLock::new(),
@@ -78,9 +86,10 @@ impl<B: Backing> Shared<B> {
         let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
         key.clone()
     }
-    /// From now on; who is in stays in.
+    /// From now on; who is in stays in, except by a key that is revoked.
     pub fn set_key(&self, key: Key) {
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
+        self.key_changes.fetch_add(1, Relaxed);
     }
 
     /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
@@ -312,7 +321,7 @@ impl Conn {
 }
 
 /// Fills a buffer with random bytes: from the kernel, or from a seed in simulation.
-pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
+pub(super) type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
 pub struct Shard<B: Backing> {
     pub(super) index: u8,
@@ -323,7 +332,11 @@ pub struct Shard<B: Backing> {
     pub(super) entropy: Entropy,
     /// Connections that have not said who they are.
     pub(super) strangers: usize,
+    /// Handshakes that sources may begin.
+    pub(super) turnstile: Turnstile<Peer>,
     pub(super) drain_seen: u64,
+    /// Changes of the key that were looked at.
+    pub(super) key_seen: u64,
 }
 
 impl<B: Backing> fmt::Debug for Shard<B> {
@@ -357,7 +370,9 @@ impl<B: Backing> Shard<B> {
             sessions,
             entropy,
             strangers: 0,
+            turnstile: Turnstile::default(),
             drain_seen: 0,
+            key_seen: 0,
         }
     }
 
@@ -546,6 +561,11 @@ impl<B: Backing> Shard<B> {
                 None => return self.refuse(header, &Refusal::new(ErrorCode::NoGrant), out),
             }
             return Step::Reply;
+        }
+        if is_remembered(&request) && !session.entry.has_room(ledger::ANSWER_BYTES) {
+            let most = session.entry.ledger().most_of_source();
+            let refusal = Refusal::with(ErrorCode::TooMuchBeside, most, 0);
+            return self.refuse(header, &refusal, out);
         }
         if header.kind.is_data() && session.transport() == Transport::Shm {
             // The client could have cut the memory file short under us.
@@ -769,6 +789,22 @@ impl<B: Backing> Shard<B> {
             session.writes_under_way += u32::from(receiving);
             session.writes_under_way -= u32::from(before);
         }
+    }
+}
+
+/// Whether it has the server keep something: an answer, a grant, a share. Those that give back do, too,
+/// but less than they give back.
+fn is_remembered(request: &Request<'_>) -> bool {
+    match request {
+        Request::Call(call) => !call.idempotent,
+        Request::CompareSwap { .. }
+        | Request::FetchAdd { .. }
+        | Request::Grant { .. }
+        | Request::Share(_)
+        | Request::Adopt { .. }
+        | Request::Open(_)
+        | Request::Agent(_) => true,
+        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@
 use super::memory::Backing;
 use super::service::Service;
 use super::session::Session;
-use super::shard::{ConnState, Out, Shard};
+use super::shard::{Conn, ConnState, Out, Shard};
 use muninn_types::{ConnId, Nanos, SessionId};
 use muninn_wire::{Notice, Transport};
 use std::sync::Arc;
@@ -79,8 +79,29 @@ impl<B: Backing> Shard<B> {
             .orphan_tickets(id, now + self.shared.config.lease);
     }
 
+    /// Closes connections that were made with a key that has been revoked since. Their sessions stay for a
+    /// lease: whoever has another key of the same name, and the session's secret, comes back.
+    fn close_revoked(&mut self, out: &mut Out<B>) {
+        let changes = self.shared.key_changes.load(Relaxed);
+        if std::mem::replace(&mut self.key_seen, changes) == changes {
+            return;
+        }
+        let key = self.shared.key();
+        let revoked = |conn: &Conn| {
+            let (own, theirs) = (key.credentials(), conn.identity.as_ref());
+            own.zip(theirs)
+                .is_some_and(|(own, theirs)| own.has_revoked(&theirs.id))
+        };
+        let ended = self.conns.iter().filter(|(_, conn)| revoked(conn));
+        for (id, _) in ended {
+            self.shared.registry.refused("revoked");
+            out.fenced.push(*id);
+        }
+    }
+
     /// To be called a few times in each lease: ends what is overdue and passes on notices.
     pub fn tick(&mut self, now: Nanos, out: &mut Out<B>) {
+        self.close_revoked(out);
         let lease = self.shared.config.lease;
         let overdue: Vec<SessionId> = (self.sessions.iter())
             .filter(|(_, session)| now.saturating_sub(session.last_seen) > lease)

@@ -224,7 +224,7 @@ impl Host {
         key: &Key,
         purpose: Purpose,
     ) -> Result<muninn_proto::client::Opened, HandshakeError> {
-        let (mut handshake, hello) = Handshake::start(key.clone(), purpose, [3; 48], 42);
+        let (mut handshake, hello) = Handshake::start(key.clone(), purpose, [3; 48], 42).unwrap();
         self.feed(conn, &hello);
         let mut frames = FrameBuffer::default();
         loop {

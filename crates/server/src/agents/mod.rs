@@ -106,7 +106,7 @@ type Desks = HashMap<SessionId, (Arc<Desk>, JoinHandle<()>)>;
 
 /// All agents of a server.
 #[derive(Debug)]
-pub struct AgentHost {
+pub(crate) struct AgentHost {
     desks: Mutex<Desks>,
     running: Counts,
     pool: Arc<Pool<MemfdBacking>>,
@@ -132,7 +132,7 @@ fn refused(why: impl std::fmt::Display) -> Refusal {
 }
 
 impl AgentHost {
-    pub fn new(pool: Arc<Pool<MemfdBacking>>, limits: AgentLimits) -> AgentHost {
+    pub(crate) fn new(pool: Arc<Pool<MemfdBacking>>, limits: AgentLimits) -> AgentHost {
         AgentHost {
             desks: Mutex::default(),
             running: Counts::default(),
@@ -145,7 +145,7 @@ impl AgentHost {
         self.desks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn reports(&self) -> Vec<AgentReport> {
+    pub(crate) fn reports(&self) -> Vec<AgentReport> {
         let desks = self.lock();
         let reports = desks.iter().map(|(session, (desk, _))| {
             let stats = desk.stats();
@@ -234,7 +234,7 @@ impl AgentHost {
     }
 
     /// Stops all agents and waits for them.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let all: Vec<_> = self.lock().drain().collect();
         for (_, (desk, thread)) in all {
             desk.stop.store(true, Release);

@@ -7,10 +7,13 @@
 mod common;
 
 mod agents;
+mod beside;
 mod between;
+mod held;
 mod hoarding;
 mod identities;
 mod namespaces;
+mod packets;
 mod strangers;
 
 /// A child that is to be a server.

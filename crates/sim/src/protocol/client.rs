@@ -190,7 +190,8 @@ impl Client {
         let mut entropy = [0; ENTROPY_LEN];
         env.rng.fill(&mut entropy);
         // Without a key: what is simulated is what comes after, thousands of handshakes long.
-        let (handshake, hello) = Handshake::start(Key::none(), purpose, entropy, index as u32);
+        let (handshake, hello) = Handshake::start(Key::none(), purpose, entropy, index as u32)
+            .expect("without a key there is nothing that could fail");
         let place = &mut session.lanes[lane];
         place.conn = Some(conn);
         place.handshake = Some((handshake, FrameBuffer::default()));

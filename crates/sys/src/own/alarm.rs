@@ -15,7 +15,7 @@ use std::time::Duration;
 const SIGNAL: libc::c_int = 63;
 
 #[derive(Debug)]
-pub struct Alarm {
+pub(super) struct Alarm {
     timer: libc::c_int,
     clock: libc::clockid_t,
     arrivals: OwnedFd,
@@ -28,7 +28,7 @@ fn clock_of(pid: u32) -> libc::clockid_t {
 }
 
 impl Alarm {
-    pub fn of(pid: u32) -> Result<Alarm, Errno> {
+    pub(super) fn of(pid: u32) -> Result<Alarm, Errno> {
         let clock = clock_of(pid);
         let mut timer: libc::c_int = 0;
         // SAFETY: zeros are a description; the kernel reads it and writes the number of the timer; the
@@ -59,7 +59,7 @@ impl Alarm {
     }
 
     /// Goes off when the program has run for so long from now on.
-    pub fn set(&self, after: Duration) {
+    pub(super) fn set(&self, after: Duration) {
         let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
         // What went off before is of no interest.
         while matches!(rustix::io::read(&self.arrivals, &mut record), Ok(1..)) {}
@@ -88,7 +88,7 @@ impl Alarm {
     }
 
     /// How long the program has run.
-    pub fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         let mut time = MaybeUninit::<libc::timespec>::zeroed();
         // SAFETY: the kernel fills it or leaves the zeros, which are a time.
         let time = unsafe {

@@ -116,7 +116,7 @@ pub fn bytes() -> usize {
 ///
 /// `at` must be [`bytes`] of zeroed memory, aligned to pages, that belong to the new thread alone.
 /// [`learn`] must have been called.
-pub unsafe fn build(at: *mut u8) -> usize {
+pub(super) unsafe fn build(at: *mut u8) -> usize {
     let block = BLOCK.load(Ordering::Relaxed).next_multiple_of(64);
     let new = at.expose_provenance() + block;
     let table = new + DESCRIPTOR_BYTES;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// What a task runs; it must not return.
-pub type Entry = extern "C" fn(*mut c_void) -> !;
+pub(super) type Entry = extern "C" fn(*mut c_void) -> !;
 
 const NO_SIGNAL: c_int = 0;
 /// A task that shares memory, on its way to be a process of its own.
@@ -150,7 +150,11 @@ impl Room {
 /// # Safety
 ///
 /// `entry` takes `argument`, and only once.
-pub unsafe fn thread(room: &Room, entry: Entry, argument: *mut c_void) -> Result<i32, Errno> {
+pub(super) unsafe fn thread(
+    room: &Room,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<i32, Errno> {
     let (top, descriptor) = room.build();
     // SAFETY: a room is one task's own; the rest is the caller's promise.
     unsafe { clone_patiently(THREAD, top, descriptor, entry, argument) }
@@ -196,7 +200,7 @@ fn close_all_files() -> Result<(), Errno> {
 }
 
 /// Ends the calling task and no other.
-pub fn exit_task() -> ! {
+pub(super) fn exit_task() -> ! {
     loop {
         // SAFETY: ends the task.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
@@ -209,7 +213,7 @@ static PROGRAM: AtomicU32 = AtomicU32::new(0);
 static CLOSED: AtomicU32 = AtomicU32::new(0);
 
 /// The program beside which the caller runs, as its companion knows it.
-pub fn program_pid() -> u32 {
+pub(super) fn program_pid() -> u32 {
     PROGRAM.load(Ordering::Acquire)
 }
 
@@ -218,7 +222,7 @@ pub fn program_pid() -> u32 {
 /// # Safety
 ///
 /// As for [`thread`]; the calling thread must be one of the program's.
-pub unsafe fn companion(
+pub(super) unsafe fn companion(
     room: &Room,
     midwife_stack: *mut u8,
     entry: Entry,
@@ -290,7 +294,7 @@ unsafe fn alone(
 }
 
 /// What a companion does first of all: it leaves the program's session, folder and files.
-pub fn settle() {
+pub(super) fn settle() {
     // With a midwife there is nothing left to close.
     let _ = close_all_files();
     CLOSED.store(1, Ordering::Release);

@@ -1,9 +1,10 @@
 //! A way from one process to its child: whole messages with descriptors, under a name that is in no
-//! file system.
+//! file system, or, for those in a network namespace of their own, under a path.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -33,8 +34,17 @@ fn open(flags: SocketFlags) -> Result<OwnedFd, Errno> {
 
 impl Door {
     pub fn open(name: &[u8]) -> Result<Door, Errno> {
+        Door::bound(&SocketAddrUnix::new_abstract_name(name)?)
+    }
+
+    /// At a path where nothing is yet.
+    pub fn open_at(path: &Path) -> Result<Door, Errno> {
+        Door::bound(&SocketAddrUnix::new(path)?)
+    }
+
+    fn bound(address: &SocketAddrUnix) -> Result<Door, Errno> {
         let socket = open(SocketFlags::NONBLOCK)?;
-        bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        bind(&socket, address)?;
         listen(&socket, 64)?;
         Ok(Door(socket))
     }
@@ -53,15 +63,24 @@ impl Door {
 
 impl Link {
     pub fn connect(name: &[u8]) -> Result<Link, Errno> {
+        Link::to(&SocketAddrUnix::new_abstract_name(name)?)
+    }
+
+    /// To a door at a path.
+    pub fn connect_at(path: &Path) -> Result<Link, Errno> {
+        Link::to(&SocketAddrUnix::new(crate::own::rooted_path(path))?)
+    }
+
+    fn to(address: &SocketAddrUnix) -> Result<Link, Errno> {
         let socket = open(SocketFlags::empty())?;
-        connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        connect(&socket, address)?;
         Ok(Link(socket))
     }
 
-    /// The process on the other side, by its number here.
+    /// The process on the other side, by its number here; `None` if it has none here.
     pub fn peer(&self) -> Option<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
-        Some(peer.pid.as_raw_nonzero().get() as u32)
+        let peer = super::stream::peer_credentials(&self.0).ok()?;
+        u32::try_from(peer.pid).ok().filter(|pid| *pid > 0)
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {

@@ -20,7 +20,7 @@ use crate::epoll::{Interest, wait_for};
 use crate::signal::last_errno;
 
 /// Pieces the kernel takes in one call; longer lists are moved in part.
-pub const PIECES_MAX: usize = 1024;
+pub(super) const PIECES_MAX: usize = 1024;
 
 /// How far a read or write came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,36 +194,7 @@ impl Stream {
 
     /// Who made the other end, as the kernel vouches for it. Unix sockets only.
     pub fn peer_credentials(&self) -> Result<PeerCredentials, Errno> {
-        // rustix has no room for a process number of 0, which is what one of another namespace has.
-        let mut peer = libc::ucred {
-            pid: 0,
-            uid: 0,
-            gid: 0,
-        };
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the option's value is a `ucred`, and the kernel writes at most `len` bytes to it.
-        let got = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut peer).cast(),
-                &raw mut len,
-            )
-        };
-        // For a socket that is no Unix socket, users are said to be nobody.
-        if got != 0 || len as usize != size_of::<libc::ucred>() || peer.uid == u32::MAX {
-            return Err(if got != 0 {
-                last_errno()
-            } else {
-                Errno::NOTCONN
-            });
-        }
-        Ok(PeerCredentials {
-            pid: peer.pid,
-            uid: peer.uid,
-            gid: peer.gid,
-        })
+        peer_credentials(&self.fd)
     }
 
     /// The address of the other end of a TCP connection.
@@ -299,6 +270,40 @@ fn connect_tcp(tcp: &std::net::SocketAddr, timeout: Duration) -> Result<Stream, 
         Err(errno) => return Err(errno),
     }
     Ok(Stream::new(fd, false))
+}
+
+/// Who made the other end of a Unix socket, as the kernel vouches for it.
+pub(super) fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
+    // rustix has no room for a process number of 0, which is what one of another namespace has.
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is a `ucred`, and the kernel writes at most `len` bytes to it.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    // For a socket that is no Unix socket, users are said to be nobody.
+    if got != 0 || len as usize != size_of::<libc::ucred>() || peer.uid == u32::MAX {
+        return Err(if got != 0 {
+            last_errno()
+        } else {
+            Errno::NOTCONN
+        });
+    }
+    Ok(PeerCredentials {
+        pid: peer.pid,
+        uid: peer.uid,
+        gid: peer.gid,
+    })
 }
 
 /// A Unix socket with a full queue cannot be waited for by poll, but a blocking connect honours

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod elf;
+mod holder;
 pub mod library;
 pub mod limit;
 mod peaks;
@@ -16,10 +17,11 @@ mod supervise;
 
 use crate::config::{Config, RunTable};
 use crate::failure::{Exit, Failure};
-use crate::key_file;
+use crate::key_file::Current;
 use clap::builder::BoolishValueParser;
+use holder::Holder;
 use muninn_job::{Job, Porter};
-use muninn_net::Key;
+use muninn_net::{Key, Lock};
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
@@ -155,15 +157,19 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     if let Some(peak) = args.peak {
         peaks.remember(&program, arguments, peak);
     }
-    let mut job_config = job_config(args, config, &program)?;
+    let key_file = args.key_file.as_deref();
+    let mut key = Current::load(key_file.or(config.client.key_file.as_deref()))?;
+    let mut job_config = job_config(args, config, &program);
     let wanted = args.layout.or(config.run.layout.map(|l| l.0));
-    let mut servers = servers(args, config, &job_config, wanted)?;
+    let mut servers = servers(args, config, key.key(), &job_config, wanted)?;
     job_config.layout = servers.layout(wanted);
     job_config.seal = seal(args, &config.run).unwrap_or(servers.elsewhere() > 0);
     job_config.pool.clone_from(&servers.addresses);
-    if let Some(key) = servers.key() {
-        job_config.key = Some(key.to_vec());
+    if let Some(embedded) = servers.key() {
+        key = Current::fixed(embedded.clone());
     }
+    job_config.lock = key.key().lock();
+    let holder = Holder::open(&mut job_config)?;
     let job = JobFile(Job::create(&job_config, limit).map_err(Failure::failed)?);
 
     let mut command = Command::new(&program);
@@ -186,6 +192,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let mut supervisor = Supervisor::new(&job.0, &mut servers)?;
     let porter = Porter::new(&job_config.door, job.0.path())?;
     std::thread::spawn(move || porter.serve());
+    holder.serve(key);
     let end = supervisor.run(&mut command)?;
     let lost = supervisor.lost();
     let kinds = supervisor.kinds();
@@ -257,15 +264,14 @@ impl Drop for JobFile {
     }
 }
 
-fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job::Config, Failure> {
+fn job_config(args: &Args, config: &Config, program: &Path) -> muninn_job::Config {
     let file: &RunTable = &config.run;
-    let key_file = args.key_file.as_deref();
-    let key_file = key_file.or(config.client.key_file.as_deref());
     let name = program.file_name().unwrap_or_default().to_string_lossy();
-    Ok(muninn_job::Config {
+    muninn_job::Config {
         name: name.into_owned(),
         pool: Vec::new(),
-        key: key_file.map(key_file::contents).transpose()?,
+        lock: Lock::Open,
+        holder_path: PathBuf::new(),
         layout: Layout::default(),
         prefetch: args
             .prefetch
@@ -283,12 +289,13 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> Result<muninn_job
         door: muninn_job::new_door_name(),
         namespace: own::pid_namespace().unwrap_or_default(),
         user: proc::own_uid(),
-    })
+    }
 }
 
 fn servers(
     args: &Args,
     config: &Config,
+    key: &Key,
     job: &muninn_job::Config,
     layout: Option<Layout>,
 ) -> Result<Servers, Failure> {
@@ -296,11 +303,8 @@ fn servers(
     let named = named.into_iter().find(|list| !list.is_empty());
     match named {
         Some(list) => {
-            let key = match &job.key {
-                Some(contents) => Key::from_file_contents(contents).map_err(Failure::usage)?,
-                None => Key::none(),
-            };
-            Servers::named(list.clone(), &key, layout)
+            let list: Result<_, _> = list.iter().map(absolute).collect();
+            Servers::named(list?, key, layout)
         }
         None => match layout.unwrap_or_default() {
             Layout::Single => Servers::embedded(job.max_far),
@@ -309,6 +313,14 @@ fn servers(
                 layout.members()
             ))),
         },
+    }
+}
+
+/// As a program's runtime finds it, whose working folder is another.
+fn absolute(address: &Address) -> Result<Address, Failure> {
+    match address {
+        Address::Unix(path) => Address::unix(std::path::absolute(path)?).map_err(Failure::usage),
+        tcp => Ok(tcp.clone()),
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Servers {
     pub addresses: Vec<Address>,
     embedded: Option<(EmbeddedServer, PathBuf)>,
     /// Of the embedded server, which then lets in whoever has it.
-    key: Option<Vec<u8>>,
+    key: Option<Key>,
 }
 
 impl Servers {
@@ -126,7 +126,7 @@ impl Servers {
         }
         let started = EmbeddedServer::start(arguments);
         let key = match shared {
-            true => Some(key_file::contents(&key_path)?),
+            true => Some(key_file::load(Some(&key_path))?),
             false => None,
         };
         if shared {
@@ -163,8 +163,8 @@ impl Servers {
     }
 
     /// The key of the embedded server.
-    pub fn key(&self) -> Option<&[u8]> {
-        self.key.as_deref()
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     pub fn is_embedded(&self) -> bool {

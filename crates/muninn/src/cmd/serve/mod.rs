@@ -8,13 +8,17 @@ use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::key_file::Watched;
 use crate::ui;
+use muninn_net::Key;
 use muninn_server::{Server, ServerError};
+use muninn_sys::epoll::wait_any;
 use muninn_sys::limits;
 use muninn_sys::proc::RealProc;
-use muninn_sys::signal::Termination;
+use muninn_sys::signal::{Reload, Termination};
 use muninn_types::{Bytes, format_duration};
 use serde::Serialize;
 use settings::Settings;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often the health of the threads is looked at.
@@ -69,6 +73,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     let voice = Voice { json: args.json };
     // Before any other thread, so that all of them inherit the blocked signals.
     let termination = Termination::watch().map_err(Failure::failed)?;
+    let mut keys = Keys::watch(settings.key_file.as_deref())?;
     // Fewer descriptors only mean fewer clients: worth a word, not a refusal.
     let files = limits::raise_open_files().unwrap_or_else(|error| {
         eprintln!("muninn: {error}");
@@ -90,8 +95,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         open_files_max: files.soft,
     };
     voice.say(&listening, || describe(&server, &settings));
-    let mut watched = settings.key_file.as_deref().map(Watched::new);
-    wait(&server, &termination, &mut watched)?;
+    wait(&server, &termination, &mut keys)?;
     if !settings.stop_grace.is_zero() {
         drain(&server, &termination, settings.stop_grace, &voice)?;
     }
@@ -150,24 +154,51 @@ fn describe(server: &Server, settings: &Settings) -> String {
 }
 
 /// Waits until somebody wants the server to end. That one of its threads has ended is an error.
-fn wait(server: &Server, termination: &Termination, key_file: &mut Option<Watched>) -> Outcome {
-    while termination
-        .wait(Some(LOOK))
-        .map_err(Failure::failed)?
-        .is_none()
-    {
+fn wait(server: &Server, termination: &Termination, keys: &mut Option<Keys>) -> Outcome {
+    loop {
+        let reload = keys.as_ref().map(|keys| keys.reload.as_fd());
+        let fds: Vec<_> = reload.into_iter().chain([termination.as_fd()]).collect();
+        wait_any(&fds, LOOK);
+        if termination.take().is_some() {
+            return Ok(());
+        }
         check_health(server)?;
-        match key_file.as_mut().and_then(Watched::changed) {
-            Some(Ok(key)) if !key.is_none() => {
+        match keys.as_mut().and_then(Keys::changed) {
+            Some(Ok(key)) => {
                 server.set_key(key);
-                eprintln!("muninn: the key file has changed; new connections need the new key");
+                eprintln!("muninn: the key file was read again; new connections need its key");
             }
             // Whatever happened to it: nobody is let in who was not before, or kept out.
             Some(Err(error)) => eprintln!("muninn: {error}; the old key stays in use"),
-            _ => {}
+            None => {}
         }
     }
-    Ok(())
+}
+
+/// A key file that is read again when it has changed, and when we are told to (SIGHUP).
+struct Keys {
+    file: Watched,
+    reload: Reload,
+}
+
+impl Keys {
+    /// Without a key file SIGHUP is what it is for others.
+    fn watch(path: Option<&Path>) -> Result<Option<Keys>, Failure> {
+        let watch = |path| {
+            Ok(Keys {
+                file: Watched::new(path),
+                reload: Reload::watch().map_err(Failure::failed)?,
+            })
+        };
+        path.map(watch).transpose()
+    }
+
+    fn changed(&mut self) -> Option<Result<Key, Failure>> {
+        match self.reload.take() {
+            true => Some(self.file.read()),
+            false => self.file.changed(),
+        }
+    }
 }
 
 fn check_health(server: &Server) -> Outcome {
