@@ -23,6 +23,7 @@ pub mod rebalance;
 pub mod replenish;
 pub mod seat;
 pub mod share;
+pub mod stripe;
 pub mod take_over;
 pub mod threshold;
 pub mod urgency;

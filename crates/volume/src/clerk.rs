@@ -19,7 +19,7 @@ use muninn_policy::placement::Placement;
 use muninn_types::{Bytes, GrantId, PAGE_SIZE, ServerId};
 use muninn_wire::{ErrorCode, MAX_GRANTS};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,9 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(5);
 /// A new extent.
 #[derive(Clone, Debug)]
 pub struct Fresh {
+    /// Of each member.
     pub pages: u32,
+    /// In the order of their pieces.
     pub members: Vec<Holding>,
 }
 
@@ -56,6 +58,7 @@ pub struct Fresh {
 #[derive(Debug)]
 pub struct Moved {
     pub pages: u32,
+    pub piece: u8,
     /// The new member, or why there is none; `None` if the clerk was only interrupted.
     pub target: Result<Holding, Option<String>>,
 }
@@ -83,6 +86,8 @@ pub struct Clerk {
     bell: Condvar,
     still: Condvar,
     small: AtomicBool,
+    /// Extents with parity that were granted.
+    turn: AtomicU32,
     /// Something has happened that the writer should look at.
     news: AtomicBool,
     said: Mutex<Option<String>>,
@@ -112,6 +117,7 @@ impl Clerk {
             bell: Condvar::new(),
             still: Condvar::new(),
             small: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
             news: AtomicBool::new(false),
             said: Mutex::default(),
         }
@@ -250,10 +256,11 @@ impl Clerk {
 
     /// Asks for an extent, in the caller's thread.
     pub(crate) fn ask_now(&self) -> Result<Fresh, VolumeError> {
-        let mut pages = match self.small.load(Relaxed) {
+        let pages = match self.small.load(Relaxed) {
             true => self.small_pages(),
             false => EXTENT_PAGES,
         };
+        let mut pages = pages / self.layout.breadth();
         loop {
             let (fresh, full, away) = self.gather(pages);
             let enough = fresh.members.len() >= self.layout.members();
@@ -264,7 +271,8 @@ impl Clerk {
                 continue;
             }
             let why = [full, away].concat().join("; ");
-            if fresh.members.is_empty() {
+            if fresh.members.len() < self.layout.needed() {
+                self.release(fresh.members);
                 return Err(VolumeError::Full(format!(
                     "{why}; give the pool more memory (muninn serve), or the program more local memory"
                 )));
@@ -272,9 +280,13 @@ impl Clerk {
             match enough {
                 true => *lock(&self.said) = None,
                 false => self.say_once(&format!(
-                    "what leaves now has {} of {} copies: {}",
+                    "what leaves now has {} of {} {}: {}",
                     fresh.members.len(),
                     self.layout.members(),
+                    match self.layout.stripes() {
+                        Some(_) => "pieces",
+                        None => "copies",
+                    },
                     match why.is_empty() {
                         true => "the pool has no more servers",
                         false => &why,
@@ -311,7 +323,7 @@ impl Clerk {
             asked.push(server);
             // One that does not answer is waited for only if there is nobody else. Whether it is back is
             // tried elsewhere.
-            if self.is_out_of_reach(server) && !fresh.members.is_empty() {
+            if self.is_out_of_reach(server) && fresh.members.len() >= self.layout.needed() {
                 away.push(format!(
                     "the server at {} does not answer",
                     self.roster.address(server)
@@ -330,6 +342,12 @@ impl Clerk {
                 }
                 Err(Refused::Away(why)) => away.push(why),
             }
+        }
+        // Parity is written whenever anything is, and read hardly ever: everybody gets a turn at it.
+        if fresh.members.len() == self.layout.members() && self.layout.stripes().is_some() {
+            let turn = self.turn.fetch_add(1, Relaxed) as usize;
+            let by = turn % fresh.members.len();
+            fresh.members.rotate_left(by);
         }
         (fresh, full, away)
     }
@@ -406,6 +424,7 @@ impl Clerk {
             kept.extend(stray);
             moved = Some(Moved {
                 pages: order.pages,
+                piece: order.piece,
                 target: result,
             });
         }
@@ -477,7 +496,7 @@ impl Clerk {
         courier: &mut Courier,
         rounds: &mut Rounds,
     ) -> (Result<Holding, Option<String>>, Option<Holding>) {
-        let taken: Vec<ServerId> = order.members.iter().map(|member| member.server).collect();
+        let taken: Vec<ServerId> = order.members.iter().map(|(_, at)| at.server).collect();
         let mut why = Vec::new();
         for server in self.order(&taken) {
             if self.is_out_of_reach(server) || self.roster.is_draining(server) {

@@ -16,6 +16,7 @@ mod drain;
 mod lies;
 mod links;
 mod lose;
+mod parity;
 mod pools;
 mod programs;
 mod rejoin;

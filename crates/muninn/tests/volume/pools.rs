@@ -4,10 +4,12 @@ use crate::common::{Place, Served};
 use crate::harness::{LOCAL, Run, SIZE, checker, start};
 use muninn_sys::signal::PidFd;
 use rustix::process::Signal;
+use std::cell::RefCell;
 
 /// Servers with short leases.
 pub struct Pool {
     pub servers: Vec<Served>,
+    killed: RefCell<Vec<usize>>,
 }
 
 pub fn pool(place: &Place, servers: usize, memory: &str) -> Pool {
@@ -38,6 +40,7 @@ pub fn pool_with(place: &Place, servers: usize, memory: &str, more: &[&str]) -> 
     };
     Pool {
         servers: (0..servers).map(serve).collect(),
+        killed: RefCell::default(),
     }
 }
 
@@ -60,6 +63,18 @@ impl Pool {
 }
 
 impl Pool {
+    /// Kills one, and remembers it.
+    pub fn kill(&self, server: usize) {
+        self.signal(server, Signal::KILL);
+        self.killed.borrow_mut().push(server);
+    }
+    pub fn is_alive(&self, server: usize) -> bool {
+        !self.killed.borrow().contains(&server)
+    }
+    pub fn alive(&self) -> usize {
+        self.servers.len() - self.killed.borrow().len()
+    }
+
     /// To one that may be gone.
     pub fn signal_quietly(&self, server: usize, signal: Signal) {
         let pid = self.servers[server].listening["pid"].as_u64().unwrap();
@@ -69,8 +84,13 @@ impl Pool {
 
 /// Starts a program that works on far memory for a while and checks all of it.
 pub fn working(place: &Place, pool: &str, layout: &str, seconds: u32) -> Run {
+    working_with(place, pool, layout, seconds, &[])
+}
+
+pub fn working_with(place: &Place, pool: &str, layout: &str, seconds: u32, more: &[&str]) -> Run {
     let seconds = seconds.to_string();
     let options = ["--local", LOCAL, "--pool", pool, "--layout", layout];
+    let options = [&options[..], more].concat();
     let words = [checker(), "pressure", "--seconds", &seconds, "--size", SIZE];
     start(place, &options, &words)
 }

@@ -1,4 +1,4 @@
-//! A volume over servers that stop, die, come back, drain and lag, against a shadow model.
+//! A volume over servers that stop, die, come back, drain, lag and lie, against a shadow model.
 //!
 //! At any time no more servers are hurt than the layout can spare, and the next is hurt only when every
 //! extent has all of its copies again: then nothing may ever fail, and every page must read as it was
@@ -7,6 +7,7 @@
 mod puppet;
 
 use muninn_policy::layout::Layout;
+use muninn_policy::stripe::Stripes;
 use muninn_types::{Class, PAGE_SIZE, SplitMix64};
 use muninn_volume::{Clerk, Extent, ExtentId, Page, Roster, Transfer, Volume};
 use puppet::Puppet;
@@ -22,6 +23,7 @@ enum Hurt {
     Dead,
     Slow,
     Draining,
+    Lying,
 }
 
 struct World {
@@ -141,7 +143,39 @@ impl World {
         read.unwrap_or_else(|why| panic!("{why}; {:?}", self.hurt));
         for (key, page) in keys.iter().zip(&pages) {
             let expected = page_of(self.shadow[key]);
-            assert!(**page == expected, "{key:?} holds something else");
+            if **page != expected {
+                self.read_other_copy(*key, &expected);
+            }
+        }
+    }
+
+    /// As the pager does with a page that is not what it wrote.
+    fn read_other_copy(&mut self, (extent, place): (ExtentId, u32), expected: &Page) {
+        let lies = self.hurt.contains(&Some(Hurt::Lying));
+        assert!(lies, "{extent} {place} holds something else");
+        let mut page = Box::new([0; PAGE_SIZE]);
+        let near = &raw mut *page;
+        let transfer = Transfer {
+            extent,
+            place,
+            near,
+        };
+        let mut wrong = Vec::new();
+        for n in 0.. {
+            // SAFETY: the page is ours.
+            let read = unsafe { self.volume.read_copy(&transfer, Class::Demand, n) };
+            let read = read.unwrap_or_else(|| panic!("{extent} {place}: no copy is right"));
+            match read {
+                Ok(_) if *page == *expected => break,
+                Ok(server) => wrong.push(server),
+                Err(_) => {}
+            }
+        }
+        for server in wrong {
+            let name = self.puppets[server.0 as usize].address();
+            let guilty = self.hurt[server.0 as usize] == Some(Hurt::Lying);
+            assert!(guilty, "{name} did not lie");
+            self.volume.distrust(extent, server);
         }
     }
 
@@ -168,10 +202,11 @@ impl World {
         if self.hurt[victim].is_some() {
             return;
         }
-        let how = match dice.below(4) {
+        let how = match dice.below(5) {
             0 => Hurt::Stopped,
             1 => Hurt::Dead,
             2 => Hurt::Slow,
+            3 => Hurt::Lying,
             _ => Hurt::Draining,
         };
         let puppet = &self.puppets[victim];
@@ -180,6 +215,7 @@ impl World {
             Hurt::Dead => puppet.kill(),
             Hurt::Slow => puppet.be_slow(Duration::from_millis(5)),
             Hurt::Draining => puppet.drain(true),
+            Hurt::Lying => puppet.lie(true),
         }
         self.hurt[victim] = Some(how);
     }
@@ -193,6 +229,7 @@ impl World {
                 Some(Hurt::Dead) => puppet.start_again(),
                 Some(Hurt::Slow) => puppet.be_slow(Duration::ZERO),
                 Some(Hurt::Draining) => puppet.drain(false),
+                Some(Hurt::Lying) => puppet.lie(false),
             }
         }
     }
@@ -275,6 +312,25 @@ fn four_servers_with_two_copies() {
 #[test]
 fn four_servers_with_three_copies() {
     run_seeds(4, Layout::Mirror(3), 3000);
+}
+
+fn parity(data: u8, parity: u8) -> Layout {
+    Layout::Parity(Stripes::new(data, parity).unwrap())
+}
+
+#[test]
+fn three_servers_with_two_and_one() {
+    run_seeds(3, parity(2, 1), 4000);
+}
+
+#[test]
+fn six_servers_with_four_and_one() {
+    run_seeds(6, parity(4, 1), 5000);
+}
+
+#[test]
+fn seven_servers_with_four_and_two() {
+    run_seeds(7, parity(4, 2), 6000);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! A server that does what a test tells it: it stops, goes on, dies, comes back empty, is slow, or wants
-//! its memory back.
+//! A server that does what a test tells it: it stops, goes on, dies, comes back empty, is slow, lies, or
+//! wants its memory back.
 
 use muninn_net::fake::FakeTransport;
-use muninn_net::{Answer, Beat, Control, Done, Kind, Lane, NetError, Op, Transport};
+use muninn_net::{Answer, Beat, Control, Done, Kind, Lane, NetError, Op, Transport, Verb};
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, LaneKind};
+use muninn_types::{Bytes, LaneKind, PAGE_SIZE};
 use muninn_wire::{ErrorCode, Refusal};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,7 @@ struct State {
     stopped: bool,
     draining: bool,
     slow: Duration,
+    lying: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -33,6 +34,7 @@ impl Puppet {
             stopped: false,
             draining: false,
             slow: Duration::ZERO,
+            lying: false,
         };
         Puppet {
             address: Address::Unix(format!("puppet{at}").into()),
@@ -66,6 +68,9 @@ impl Puppet {
     }
     pub fn be_slow(&self, by: Duration) {
         self.lock().slow = by;
+    }
+    pub fn lie(&self, lying: bool) {
+        self.lock().lying = lying;
     }
     pub fn drain(&self, draining: bool) {
         self.lock().draining = draining;
@@ -197,7 +202,14 @@ impl Lane for Strings {
         let ends = Instant::now() + wait;
         loop {
             self.advance();
-            if let Some(done) = self.inner.poll(Duration::ZERO) {
+            if let Some(mut done) = self.inner.poll(Duration::ZERO) {
+                let lying = self.session.puppet.lock().lying;
+                if lying && matches!(done.operation.verb, Verb::Read(_)) {
+                    // A bit in every page.
+                    for page in done.operation.data.as_mut().chunks_mut(PAGE_SIZE) {
+                        page[done.operation.token as usize % PAGE_SIZE] ^= 4;
+                    }
+                }
                 return Some(done);
             }
             if Instant::now() >= ends {
