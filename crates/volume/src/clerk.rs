@@ -16,7 +16,7 @@ use crate::{VolumeError, lock};
 use muninn_net::{Answer, Beat, Control, NetError, Pool, Transport};
 use muninn_policy::layout::{Layout, candidates};
 use muninn_policy::placement::Placement;
-use muninn_types::{Bytes, GrantId, PAGE_SIZE, ServerId};
+use muninn_types::{Bytes, GrantId, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::{ErrorCode, MAX_GRANTS};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -399,8 +399,17 @@ impl Clerk {
             if let Some(list) = release {
                 desk.to_release.extend(list);
             }
-            let wait = rounds.left().min(NAP).max(Duration::from_millis(1));
-            drop(self.bell.wait_timeout(desk, wait));
+            let wait = rounds
+                .left(self.roster.now())
+                .min(NAP)
+                .max(Duration::from_millis(1));
+            match self.roster.simulated() {
+                None => drop(self.bell.wait_timeout(desk, wait)),
+                Some(pass) => {
+                    drop(desk);
+                    pass(wait);
+                }
+            }
             return;
         }
         desk.busy = true;
@@ -556,21 +565,21 @@ impl Clerk {
 
 /// When leases are renewed, each four times as often as it runs out.
 struct Rounds {
-    next: HashMap<ServerId, Instant>,
-    remind_at: Instant,
+    next: HashMap<ServerId, Nanos>,
+    remind_at: Nanos,
 }
 
 impl Rounds {
     fn new() -> Rounds {
         Rounds {
             next: HashMap::new(),
-            remind_at: Instant::now(),
+            remind_at: Nanos::ZERO,
         }
     }
 
-    fn left(&self) -> Duration {
+    fn left(&self, now: Nanos) -> Duration {
         let first = self.next.values().min();
-        first.map_or(NAP, |at| at.saturating_duration_since(Instant::now()))
+        first.map_or(NAP, |at| at.saturating_sub(now).into())
     }
 
     fn go(&mut self, clerk: &Clerk) {
@@ -580,8 +589,8 @@ impl Rounds {
                 continue;
             };
             let pause = transport.lease() / 4;
-            let now = Instant::now();
-            let due = *self.next.entry(server).or_insert(now + pause);
+            let now = clerk.roster.now();
+            let due = *self.next.entry(server).or_insert(now + pause.into());
             let suspected = clerk.roster.is_suspected(server);
             if now < due {
                 continue;
@@ -593,11 +602,11 @@ impl Rounds {
                 false => (BEAT_MAX.min(pause), pause),
             };
             clerk.beat(server, patience);
-            self.next.insert(server, Instant::now() + pause);
+            self.next.insert(server, clerk.roster.now() + pause.into());
         }
-        let now = Instant::now();
+        let now = clerk.roster.now();
         if now >= self.remind_at {
-            self.remind_at = now + REMIND;
+            self.remind_at = now + REMIND.into();
             let desk = lock(&clerk.desk);
             if desk.to_move > 0 && desk.order.is_none() {
                 clerk.news.store(true, Relaxed);

@@ -123,7 +123,7 @@ pub struct Entry {
     pub members: Vec<Member>,
     /// Pages that hold anything: the others are zeros in every copy.
     pub written: Box<[u64; WORDS]>,
-    /// With parity: of all pieces.
+    /// Of all pieces, or of the pages where there are several copies.
     pub sums: Option<Arc<Sums>>,
     /// A new member is being filled.
     pub fill: Option<Arc<Fill>>,
@@ -164,7 +164,14 @@ impl Entry {
     fn row_pieces(&self) -> usize {
         self.sums.as_ref().map_or(0, |sums| sums.pieces())
     }
-    pub fn note_written(&mut self, place: u32) {
+    /// A page was written to all copies.
+    pub fn note_page(&mut self, place: u32, page: &Page) {
+        if let Some(sums) = &self.sums {
+            sums.note(place, 0, page);
+        }
+        self.note_written(place);
+    }
+    fn note_written(&mut self, place: u32) {
         self.written[place as usize / 64] |= 1 << (place % 64);
         if let Some(fill) = &self.fill {
             fill.note_written(place);

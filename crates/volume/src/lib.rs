@@ -38,7 +38,7 @@ mod writes;
 pub use clerk::{Clerk, EXTENT_PAGES};
 pub use extent::{Extent, ExtentId};
 pub use heritage::{Heritage, Ticket};
-pub use roster::{Connect, Roster, Tell};
+pub use roster::{Connect, Roster, Tell, Time};
 pub use volume::{Census, Page, Transfer, Volume};
 
 use std::fmt;

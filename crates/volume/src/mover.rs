@@ -12,6 +12,7 @@ use crate::code::{Recipe, Vector};
 use crate::extent::{Fill, Holding};
 use crate::roster::Roster;
 use crate::sums::Sums;
+use crate::volume::Page;
 use crate::wire::OPERATION_PAGES;
 use muninn_net::{Buffer, Kind, Lane, Mapped, Operation, Verb};
 use muninn_policy::stripe::{Pieces, Stripes};
@@ -37,13 +38,16 @@ pub struct Order {
     pub members: Vec<(u8, Holding)>,
     pub fill: Arc<Fill>,
     /// With parity.
-    pub rows: Option<Rows>,
+    pub stripes: Option<Stripes>,
+    /// What is copied is compared with these, where there are several copies or parity.
+    pub sums: Option<Arc<Sums>>,
 }
 
-#[derive(Clone, Debug)]
-pub struct Rows {
-    pub stripes: Stripes,
-    pub sums: Arc<Sums>,
+impl Order {
+    fn is_right(&self, row: u32, piece: usize, page: &Page) -> bool {
+        let sums = self.sums.as_ref();
+        sums.is_none_or(|sums| sums.is_right(row, piece, page))
+    }
 }
 
 /// The mover's lanes.
@@ -83,8 +87,8 @@ impl Courier {
             let mut from = 0;
             while let Some((first, len)) = order.fill.take_run(from) {
                 from = first + len;
-                let copied = match &order.rows {
-                    Some(rows) => self.make_run(order, rows, target, first, len),
+                let copied = match order.stripes {
+                    Some(stripes) => self.make_run(order, stripes, target, first, len),
                     None => self.copy_run(order, target, first, len),
                 };
                 if copied.is_err() {
@@ -113,18 +117,44 @@ impl Courier {
         len: u32,
     ) -> Result<(), String> {
         let mut why = "no copy is left".to_string();
+        // Pages that are right so far, of whatever copy. What is wrong in all of them is being written, or
+        // everybody lies: it is left to the writer, who can tell.
+        let mut right: Option<Buffer> = None;
+        let mut wrong: Vec<u32> = (0..len).collect();
         for (_, source) in self.sources(order) {
             let buffer = self.buffer();
-            match self.transfer(source, first, len, buffer, false) {
-                Ok(read) => {
-                    let written = self.transfer(target, first, len, read, true)?;
-                    self.buffers.push(written);
-                    return Ok(());
+            let read = match self.transfer(source, first, len, buffer, false) {
+                Ok(read) => read,
+                Err(error) => {
+                    why = error;
+                    continue;
                 }
-                Err(error) => why = error,
+            };
+            let (pages, _) = read.as_ref().as_chunks::<PAGE_SIZE>();
+            let mut taken = wrong.clone();
+            wrong.retain(|at| !order.is_right(first + at, 0, &pages[*at as usize]));
+            taken.retain(|at| !wrong.contains(at));
+            match &mut right {
+                None => right = Some(read),
+                Some(right) => {
+                    let (room, _) = right.as_mut().as_chunks_mut::<PAGE_SIZE>();
+                    for at in taken {
+                        room[at as usize] = pages[at as usize];
+                    }
+                    self.buffers.push(read);
+                }
+            }
+            if wrong.is_empty() {
+                break;
             }
         }
-        Err(why)
+        let right = right.ok_or(why)?;
+        let written = self.transfer(target, first, len, right, true)?;
+        self.buffers.push(written);
+        for at in wrong {
+            order.fill.note_written(first + at);
+        }
+        Ok(())
     }
 
     fn buffer(&mut self) -> Buffer {
@@ -145,7 +175,7 @@ impl Courier {
     fn make_run(
         &mut self,
         order: &Order,
-        rows: &Rows,
+        stripes: Stripes,
         target: Holding,
         first: u32,
         len: u32,
@@ -171,15 +201,15 @@ impl Courier {
                 }
                 Err(error) => why = error,
             }
-            if got.has(piece) || rows.stripes.suffice(got) {
+            if got.has(piece) || stripes.suffice(got) {
                 break;
             }
         }
-        if !got.has(piece) && !rows.stripes.suffice(got) {
+        if !got.has(piece) && !stripes.suffice(got) {
             return Err(format!("too few pieces can be read: {why}"));
         }
         let mut out = self.buffer();
-        let recipe = Recipe::new(rows.stripes, got, piece);
+        let recipe = Recipe::new(stripes, got, piece);
         let source = |held: usize| {
             let found = read.iter().find(|(known, _)| *known == held);
             &found.expect("it was got").1.as_ref()[..len as usize * PAGE_SIZE]
@@ -190,7 +220,7 @@ impl Courier {
         for at in 0..len {
             let right = |piece: usize, pages: &[u8]| {
                 let page = &pages.as_chunks::<PAGE_SIZE>().0[at as usize];
-                rows.sums.is_right(first + at, piece, page)
+                order.is_right(first + at, piece, page)
             };
             if !got.iter().all(|held| right(held, source(held))) || !right(piece, made) {
                 wrong.push(first + at);

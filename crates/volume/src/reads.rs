@@ -9,7 +9,6 @@ use crate::volume::{GLANCE, Page, Transfer, Volume, all_of, pages_in};
 use crate::wire::{Ended, Leg, LegState};
 use crate::writes::miss;
 use muninn_net::Verb;
-use muninn_sys::clock;
 use muninn_types::{Class, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::time::Duration;
@@ -254,7 +253,7 @@ impl Volume {
         if others {
             return Ok(GLANCE);
         }
-        let now = clock::now();
+        let now = self.roster.now();
         let latency = self.wire.latency(leg.server);
         let deadline = self.wire.deadline(leg.server);
         let ends = leg.posted_at.saturating_add(deadline.into());
@@ -275,7 +274,7 @@ impl Volume {
 
     /// Asks others for what a server should have brought by now, or has failed to bring.
     fn hedge(&mut self, batch: &[Transfer], done: u64, class: Class, legs: &mut Vec<Leg>) {
-        let now = clock::now();
+        let now = self.roster.now();
         for at in 0..legs.len() {
             let leg = legs[at];
             let lacking = leg.pages & !done;

@@ -1,20 +1,27 @@
 //! The mover's part that needs the map: what is copied, and when a copy counts.
 
 use crate::clerk::Moved;
-use crate::extent::{Entry, ExtentId, Fill, Holding};
-use crate::mover::{Order, Rows};
+use crate::extent::{Entry, ExtentId, Fill, Holding, Member};
+use crate::mover::Order;
 use crate::volume::{GLANCE, Page, Transfer, Volume};
 use crate::wire::Ended;
 use muninn_net::{Buffer, Verb};
+use muninn_policy::layout::Layout;
 use muninn_policy::stripe::Pieces;
-use muninn_sys::clock;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::sync::Arc;
 
+/// Where a new member comes in.
+enum Place {
+    Free,
+    /// Of one that is to be emptied.
+    Of(ServerId),
+}
+
 impl Volume {
     pub(crate) fn order_next(&mut self) {
-        let now = clock::now();
+        let now = self.roster.now();
         let number = loop {
             let Some((number, _)) = self.mover.poll_next(now) else {
                 return;
@@ -41,10 +48,8 @@ impl Volume {
             piece: piece as u8,
             members: members.collect(),
             fill,
-            rows: layout
-                .stripes()
-                .zip(sums)
-                .map(|(stripes, sums)| Rows { stripes, sums }),
+            stripes: layout.stripes(),
+            sums,
         };
         self.moving = Some(id);
         self.clerk.give_order(order);
@@ -69,7 +74,7 @@ impl Volume {
         let Some(id) = self.moving.take() else {
             return;
         };
-        let now = clock::now();
+        let now = self.roster.now();
         let fill = self.map.get_mut(id).and_then(|entry| entry.fill.take());
         let target = match moved.target {
             Ok(target) => target,
@@ -87,14 +92,11 @@ impl Volume {
             let same = entry.pages == pages && entry.members.len() >= self.layout().needed();
             same && entry.member(target.server).is_none()
         });
-        // With parity: whom the new member takes over from.
-        let before = self.map.get(id).filter(|_| self.parity.is_some());
-        let before = before.and_then(|entry| entry.holder(usize::from(moved.piece)));
-        let before = before.map(|member| member.at.server);
-        let known = known && before.is_none_or(|server| self.roster.is_draining(server));
+        let entry = self.map.get(id).filter(|_| known);
+        let place = entry.and_then(|entry| self.place_for(entry, moved.piece));
         // An id that was used again since names another extent, which has no fill.
-        let filled = match (known, fill) {
-            (true, Some(fill)) if self.roster.counts(&target) => {
+        let filled = match (&place, fill) {
+            (Some(_), Some(fill)) if self.roster.counts(&target) => {
                 self.fill_rest(id, moved.piece, target, &fill)
             }
             _ => false,
@@ -107,23 +109,30 @@ impl Volume {
             self.clerk.note_to_move(self.mover.len());
             return;
         }
-        if let Some(server) = before {
+        if let Some(Place::Of(server)) = place {
             self.drop_member(id, server);
         }
         let member = self.member(moved.piece, target);
         self.map.add_member(id, member);
         self.repaired += 1;
-        // One that is to be emptied has a successor now.
-        let entry = self.map.get(id).expect("it was just looked up");
-        if entry.members.len() > self.layout().members() {
-            let leaving = entry.members.iter().map(|member| member.at.server);
-            let leaving: Vec<ServerId> = leaving.filter(|s| self.roster.is_draining(*s)).collect();
-            if let Some(server) = leaving.first() {
-                self.drop_member(id, *server);
-            }
-        }
         self.check(id);
         self.clerk.note_to_move(self.mover.len());
+    }
+
+    /// The place that a new member has in an extent; `None` if it is not needed any more, because a drain
+    /// was cancelled.
+    fn place_for(&self, entry: &Entry, piece: u8) -> Option<Place> {
+        let mut members = entry.members.iter();
+        let leaving = |member: &&Member| self.roster.is_draining(member.at.server);
+        let of = |member: &Member| Place::Of(member.at.server);
+        match self.layout() {
+            Layout::Parity(_) => match entry.holder(usize::from(piece)) {
+                None => Some(Place::Free),
+                Some(member) => Some(member).filter(leaving).map(of),
+            },
+            layout if entry.members.len() < layout.members() => Some(Place::Free),
+            _ => members.find(leaving).map(of),
+        }
     }
 
     /// Takes in what the clerk has copied so far: a child is about to be given all there is.
@@ -138,7 +147,7 @@ impl Volume {
         let member = self.member(piece, target);
         let members = |volume: &Volume| volume.map.get(id).map_or(0, |e| e.members.len());
         let before = members(self);
-        let is_whole = |volume: &Volume| volume.parity.is_none() || members(volume) == before;
+        let is_whole = |volume: &Volume| members(volume) == before;
         let mut page: Box<Page> = Box::new([0; PAGE_SIZE]);
         let mut from = 0;
         while let Some((first, len)) = fill.take_run(from) {
@@ -166,13 +175,38 @@ impl Volume {
             let piece = usize::from(piece);
             return self.make_piece(id, place, piece, page).is_ok();
         }
+        let sums = self.map.get(id).and_then(|entry| entry.sums.clone());
+        let is_right = |page: *const Page| {
+            // SAFETY: the page is borrowed for the call.
+            let page = unsafe { &*page };
+            sums.as_ref()
+                .is_none_or(|sums| sums.is_right(place, 0, page))
+        };
+        let near: *mut Page = page;
         let transfer = Transfer {
             extent: id,
             place,
-            near: page,
+            near,
         };
-        // SAFETY: the page is borrowed for the call.
-        unsafe { self.read(&[transfer], Class::Prefetch) }.is_ok()
+        // SAFETY: as above.
+        if unsafe { self.read(&[transfer], Class::Prefetch) }.is_err() {
+            return false;
+        }
+        // One copy after the other until one is right, as the pager does.
+        let (mut wrong, mut n) = (Vec::new(), 0);
+        while !is_right(near) {
+            // SAFETY: as above.
+            match unsafe { self.read_copy(&transfer, Class::Prefetch, n) } {
+                None => return false,
+                Some(Ok(server)) if !is_right(near) => wrong.push(server),
+                Some(_) => {}
+            }
+            n += 1;
+        }
+        for server in wrong {
+            self.distrust(id, server);
+        }
+        true
     }
 
     fn write_one(&mut self, to: Holding, place: u32, page: &Page) -> bool {
@@ -189,7 +223,7 @@ impl Volume {
         let Ok(leg) = posted else { return false };
         let patience = self.wire.latency(to.server).suspect_after();
         loop {
-            if clock::now() > leg.posted_at.saturating_add(patience) {
+            if self.roster.now() > leg.posted_at.saturating_add(patience) {
                 self.wire.leave_behind(&leg);
                 return false;
             }

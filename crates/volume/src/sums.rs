@@ -1,12 +1,12 @@
-//! Check sums of the pieces of an extent with parity.
+//! Check sums of what the members of an extent hold: of its pages, or of the pieces of its rows.
 //!
-//! A piece that is wrong spoils whatever is computed from it: a page that was lost, and the parity of a
-//! row of which one page is written. So pieces are looked at before they are computed with. Sums are
+//! What is wrong spoils whatever is made of it: a copy at another server, a page that is computed, the
+//! parity of a row of which one page is written. So it is looked at before anything is made of it. Sums are
 //! of 32 bits, one in a thousand of the memory they are of, and keyed with a number that no server
 //! knows; that a *page* is what was written is decided by the pager, with a longer one.
 
 use crate::volume::Page;
-use muninn_policy::stripe::{Pieces, Stripes};
+use muninn_policy::stripe::Pieces;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -24,8 +24,9 @@ pub struct Sums {
 
 impl Sums {
     /// For an extent with rows of zeros, or of contents that are not known.
-    pub fn new(stripes: Stripes, rows: u32, key: u64, known: bool) -> Sums {
-        let pieces = stripes.pieces();
+    ///
+    /// `pieces` is 1 for whole copies: all of them are alike.
+    pub fn new(pieces: usize, rows: u32, key: u64, known: bool) -> Sums {
         let first = if known { NEVER } else { UNKNOWN };
         let sums = (0..rows as usize * pieces).map(|_| AtomicU32::new(first));
         Sums {

@@ -17,11 +17,12 @@ use crate::clerk::{Clerk, Fresh};
 use crate::extent::{Entry, Extent, ExtentId, ExtentMap, Holding, Member};
 use crate::parity::Parity;
 use crate::roster::Roster;
+use crate::sums::Sums;
 use crate::wire::{Leg, OPERATION_PAGES, Wire};
 use muninn_policy::layout::Layout;
 use muninn_policy::mover::{Mover, Reason};
 use muninn_policy::replenish::{Bounds, Replenish};
-use muninn_sys::clock;
+use muninn_sys::rand;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Volume {
     pub(crate) map: ExtentMap,
     pub(crate) wire: Wire,
     pub(crate) parity: Option<Parity>,
+    /// Of check sums: no server knows it.
+    sum_key: u64,
     replenish: Replenish,
     /// As of the last look at the roster: its news, and which session with each server counted.
     seen: Option<u64>,
@@ -107,6 +110,7 @@ impl Volume {
             map: ExtentMap::new(roster.len()),
             wire: Wire::new(Arc::clone(&roster)),
             parity: clerk.layout().stripes().map(Parity::new),
+            sum_key: rand::u64(),
             replenish: Replenish::new(Bounds::default()),
             seen: None,
             generations: vec![0; roster.len()],
@@ -148,13 +152,13 @@ impl Volume {
     /// Memory that was asked for ahead of need, if it has come.
     pub fn take_granted(&mut self) -> Option<Extent> {
         let fresh = self.clerk.take_granted()?;
-        self.replenish.handle_answer(clock::now());
+        self.replenish.handle_answer(self.roster.now());
         Some(self.take_in(fresh))
     }
 
     /// So many pages are free: more may be asked for ahead of need.
     pub fn replenish(&mut self, free: u64, evicted: u64) {
-        let now = clock::now();
+        let now = self.roster.now();
         self.replenish.handle_evicted(evicted, now);
         if self.replenish.poll_request(free, now).is_some() {
             self.clerk.want();
@@ -168,12 +172,22 @@ impl Volume {
         Member { at, piece, mapped }
     }
 
+    /// Sums of a new extent, or of one that somebody else has written. With one copy there is nothing that
+    /// could be made of others.
+    fn sums(&self, pages: u32, known: bool) -> Option<Arc<Sums>> {
+        let pieces = match self.layout {
+            Layout::Single => return None,
+            Layout::Mirror(_) => 1,
+            Layout::Parity(stripes) => stripes.pieces(),
+        };
+        Some(Arc::new(Sums::new(pieces, pages, self.sum_key, known)))
+    }
+
     fn take_in(&mut self, fresh: Fresh) -> Extent {
         let members = (0..).zip(&fresh.members);
         let members = members.map(|(piece, at)| self.member(piece, *at)).collect();
         let pages = fresh.pages * self.layout.breadth();
-        let sums = self.parity.as_ref();
-        let sums = sums.map(|parity| parity.sums(fresh.pages, true));
+        let sums = self.sums(fresh.pages, true);
         let id = self.map.insert(pages, members, sums);
         // A session may have been lost on the way here. And what belongs to an earlier session must not
         // stand beside this: numbers of grants begin anew with each.
@@ -190,8 +204,7 @@ impl Volume {
         let members = members.map(|(piece, at)| self.member(*piece, *at));
         let members = members.collect();
         let rows = extent.pages / self.layout.breadth();
-        let sums = self.parity.as_ref();
-        let sums = sums.map(|parity| parity.sums(rows, false));
+        let sums = self.sums(rows, false);
         self.map
             .insert_as(extent.id, extent.pages, members, true, sums);
         self.seen = None;

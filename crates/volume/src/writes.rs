@@ -8,7 +8,6 @@ use crate::extent::{Holding, Member};
 use crate::volume::{GLANCE, Transfer, Volume, all_of, pages_in};
 use crate::wire::{Ended, Leg, LegState};
 use muninn_net::Verb;
-use muninn_sys::clock;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 
 impl Volume {
@@ -28,7 +27,8 @@ impl Volume {
             // SAFETY: as in `read`, the other way.
             unsafe { far.copy_from_nonoverlapping(transfer.near, 1) };
         }
-        entry.note_written(transfer.place);
+        // SAFETY: readable, as the caller says.
+        entry.note_page(transfer.place, unsafe { &*transfer.near });
         true
     }
 
@@ -125,7 +125,8 @@ impl Volume {
         }
         for transfer in batch {
             if let Some(entry) = self.map.get_mut(transfer.extent) {
-                entry.note_written(transfer.place);
+                // SAFETY: readable, as the caller says.
+                entry.note_page(transfer.place, unsafe { &*transfer.near });
             }
         }
         Ok(())
@@ -155,7 +156,7 @@ impl Volume {
             let elsewhere = leg.pages & !*acked == 0;
             if elsewhere {
                 let patience = self.wire.latency(leg.server).suspect_after();
-                if clock::now() > leg.posted_at.saturating_add(patience) {
+                if self.roster.now() > leg.posted_at.saturating_add(patience) {
                     // It is not waited for, and what it missed is no copy any more.
                     self.roster.suspect(leg.server);
                     self.wire.leave_behind(&leg);

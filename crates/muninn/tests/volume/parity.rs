@@ -71,73 +71,55 @@ fn two_of_six_go_at_once() {
     lose("parity:4+2", 6, &hurt, false, &[]);
 }
 
-/// A fourth server takes over what the dead one held; then another may go.
+/// One server of five is emptied and one killed; what they held is made anew, and a third may go.
 #[test]
 fn what_was_lost_is_made_anew() {
     if cannot_run() {
         return;
     }
     let place = place();
-    let pool = pool(&place, 4, "1GiB");
-    let run = working_with(&place, &pool.addresses(), "parity:2+1", 20, &[]);
+    let pool = pool(&place, 5, "1GiB");
+    let run = working_with(&place, &pool.addresses(), "parity:2+1", 30, &[]);
     run.until_far(FAR);
     let job = run.job();
-    let used = |at: &usize| held(&place, &pool.servers[*at]) > Bytes::ZERO;
-    for _ in 0..2 {
-        let whole = || job.total().extents_degraded == 0;
-        run.until("all pieces are there", whole);
-        let made = job.total().extents_repaired;
-        let alive = (0..4).filter(|at| pool.is_alive(*at));
-        let victim = alive.filter(used).next().expect("one holds something");
-        pool.kill(victim);
-        // The first time there is another server, the second time there is none.
-        if pool.alive() == 3 {
-            run.until("pieces are made", || {
-                job.total().extents_repaired > made && whole()
-            });
-        }
-    }
-    assert_well(&run.end());
-}
-
-#[test]
-fn a_server_with_pieces_is_emptied() {
-    if cannot_run() {
-        return;
-    }
-    let place = place();
-    let pool = pool(&place, 4, "1GiB");
-    let run = working_with(&place, &pool.addresses(), "parity:2+1", 20, &[]);
-    run.until_far(FAR);
-    let used = (0..4).find(|at| held(&place, &pool.servers[*at]) > Bytes::ZERO);
-    let used = used.expect("one of them holds something");
-    let at = pool.servers[used].unix();
+    let holds = |at: usize| held(&place, &pool.servers[at]);
+    let mut left: Vec<usize> = (0..5).collect();
+    let used = |left: &[usize]| left.iter().position(|at| holds(*at) > Bytes::ZERO).unwrap();
+    let drained = left.remove(used(&left));
+    let at = pool.servers[drained].unix();
     let ended = place.run(&["drain", "--pool", &at, "--within", "15s"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert_eq!(held(&place, &pool.servers[used]), Bytes::ZERO);
-    pool.signal(used, Signal::KILL);
+    assert_eq!(holds(drained), Bytes::ZERO);
+    pool.signal(drained, Signal::KILL);
+    let killed = left.remove(used(&left));
+    pool.signal(killed, Signal::KILL);
+    // Each extent has a piece at each of the three that are left: they hold the same.
+    run.until("all pieces are at the others", || {
+        let held: Vec<Bytes> = left.iter().map(|at| holds(*at)).collect();
+        let even = held.iter().all(|bytes| *bytes == held[0]);
+        even && job.total().extents_degraded == 0
+    });
+    pool.signal(left[0], Signal::KILL);
     assert_well(&run.end());
 }
 
-/// One server's memory is changed from outside: pages are computed from the others.
+/// One server's memory is changed from outside: pages are computed from the others. With a second to
+/// spare, since on a busy machine a server may be given up that was only slow.
 #[test]
 fn a_server_lies() {
     if cannot_run() {
         return;
     }
     let place = place();
-    let pool = pool(&place, 3, "1GiB");
-    let run = working_with(&place, &pool.addresses(), "parity:2+1", 10, &[]);
+    let pool = pool(&place, 4, "1GiB");
+    let run = working_with(&place, &pool.addresses(), "parity:2+2", 10, &[]);
     run.until_far(FAR);
     let pid = pool.servers[1].listening["pid"].as_u64().unwrap();
     let changed = spoil(pid, &mut SplitMix64::new(7));
     assert!(changed > 1000, "{changed} pages");
-    let ran = run.end();
-    assert_well(&ran);
-    assert!(
-        ran.err.contains("gave back other bytes than were written"),
-        "{ran:#?}"
-    );
+    // Whether something wrong was met depends on what the program reads; that it is seen whenever it is met
+    // is tried in the simulation of volumes.
+    assert_well(&run.end());
 }
 
 /// One more than the layout allows: it is said, with the extent and the servers.

@@ -4,12 +4,10 @@ use crate::common::{Place, Served};
 use crate::harness::{LOCAL, Run, SIZE, checker, start};
 use muninn_sys::signal::PidFd;
 use rustix::process::Signal;
-use std::cell::RefCell;
 
 /// Servers with short leases.
 pub struct Pool {
     pub servers: Vec<Served>,
-    killed: RefCell<Vec<usize>>,
 }
 
 pub fn pool(place: &Place, servers: usize, memory: &str) -> Pool {
@@ -40,7 +38,6 @@ pub fn pool_with(place: &Place, servers: usize, memory: &str, more: &[&str]) -> 
     };
     Pool {
         servers: (0..servers).map(serve).collect(),
-        killed: RefCell::default(),
     }
 }
 
@@ -63,18 +60,6 @@ impl Pool {
 }
 
 impl Pool {
-    /// Kills one, and remembers it.
-    pub fn kill(&self, server: usize) {
-        self.signal(server, Signal::KILL);
-        self.killed.borrow_mut().push(server);
-    }
-    pub fn is_alive(&self, server: usize) -> bool {
-        !self.killed.borrow().contains(&server)
-    }
-    pub fn alive(&self) -> usize {
-        self.servers.len() - self.killed.borrow().len()
-    }
-
     /// To one that may be gone.
     pub fn signal_quietly(&self, server: usize, signal: Signal) {
         let pid = self.servers[server].listening["pid"].as_u64().unwrap();

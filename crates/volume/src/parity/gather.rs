@@ -11,7 +11,6 @@ use crate::volume::{Page, Volume, pages_in};
 use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES};
 use muninn_net::Verb;
 use muninn_policy::stripe::Pieces;
-use muninn_sys::clock;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 
@@ -58,6 +57,16 @@ pub(super) fn row_segs<'a>(
 struct Faults {
     liars: Vec<(ExtentId, ServerId)>,
     refused: Vec<(ExtentId, ServerId)>,
+    /// What happened, for messages.
+    why: Vec<String>,
+}
+
+impl Faults {
+    fn note(&mut self, why: String) {
+        if !self.why.contains(&why) {
+            self.why.push(why);
+        }
+    }
 }
 
 impl Volume {
@@ -110,11 +119,10 @@ impl Volume {
         faults: &mut Faults,
     ) -> Result<(), VolumeError> {
         let stripes = self.stripes();
-        let mut why = String::new();
         loop {
             self.note_late(rows, legs);
             // SAFETY: as the caller says.
-            let refused = unsafe { self.ask(rows, class, legs, &mut why) }?;
+            let refused = unsafe { self.ask(rows, class, legs, faults) }?;
             // SAFETY: as the caller says: pages that were read into are ours.
             let wrong = unsafe { self.check_rows(rows, check, faults) };
             let lacking = rows.iter().find(|row| !stripes.is_enough(&row.reading));
@@ -127,7 +135,7 @@ impl Volume {
             let waiting = legs.iter().filter(|leg| leg.state == LegState::Waiting);
             let waiting = waiting.count();
             if waiting == 0 {
-                return Err(self.lost(lacking.extent, &why));
+                return Err(self.lost(lacking.extent, &faults.why.join("; ")));
             }
             // Take turns.
             legs.rotate_left(1);
@@ -169,16 +177,16 @@ impl Volume {
                 Ended::Refused(text) => {
                     let refused = pieces.iter().map(|(at, _)| (rows[*at].extent, server));
                     faults.refused.extend(refused);
-                    why = text;
+                    faults.note(text);
                 }
-                Ended::Lost(text) => why = text,
+                Ended::Lost(text) => faults.note(text),
             }
         }
     }
 
     /// Counts no longer on what is late, and suspects who has been silent for too long.
     fn note_late(&mut self, rows: &mut [Row], legs: &mut [Leg]) {
-        let (now, stripes) = (clock::now(), self.stripes());
+        let (now, stripes) = (self.roster.now(), self.stripes());
         for leg in legs.iter_mut().filter(|l| l.state == LegState::Waiting) {
             let latency = self.wire.latency(leg.server);
             let elsewhere = |at: usize| {
@@ -213,7 +221,7 @@ impl Volume {
         rows: &mut [Row],
         class: Class,
         legs: &mut Vec<Leg>,
-        why: &mut String,
+        faults: &mut Faults,
     ) -> Result<bool, VolumeError> {
         let stripes = self.stripes();
         let mut posts: Vec<(Holding, u64)> = Vec::new();
@@ -254,7 +262,7 @@ impl Volume {
                 Ok(leg) => legs.push(leg),
                 Err(text) => {
                     refused = true;
-                    *why = text;
+                    faults.note(text);
                     for at in pages_in(mask) {
                         let piece = piece_at(&self.map, &rows[at], to.server);
                         let piece = Pieces::one(piece.expect("it was chosen for it"));
@@ -293,6 +301,8 @@ impl Volume {
                 row.reading.got = row.reading.got & !Pieces::one(piece);
                 if let Some(member) = entry.holder(piece) {
                     let fault = (row.extent, member.at.server);
+                    let at = self.roster.address(member.at.server);
+                    faults.note(format!("the server at {at} gave back other bytes"));
                     if !faults.liars.contains(&fault) {
                         faults.liars.push(fault);
                     }

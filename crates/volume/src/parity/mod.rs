@@ -16,13 +16,10 @@ use crate::VolumeError;
 use crate::code::{Recipe, Vector};
 use crate::extent::{Entry, ExtentId};
 use crate::roster::Roster;
-use crate::sums::Sums;
 use crate::volume::{Page, Transfer, Volume};
 use muninn_policy::stripe::{PIECES_MAX, Pieces, Reading, Stripes};
-use muninn_sys::rand;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use std::ptr;
-use std::sync::Arc;
 
 /// A row of an extent, and those of its pieces that are here.
 pub(crate) struct Row {
@@ -87,8 +84,6 @@ pub(crate) struct Parity {
     last: Option<(Pieces, usize, Recipe)>,
     scratch: Scratch,
     zeros: Box<Page>,
-    /// Of check sums.
-    key: u64,
 }
 
 impl Parity {
@@ -101,13 +96,7 @@ impl Parity {
             last: None,
             scratch: Scratch::default(),
             zeros: Box::new([0; PAGE_SIZE]),
-            key: rand::u64(),
         }
-    }
-
-    /// Sums of a new extent, or of one that somebody else has written.
-    pub fn sums(&self, rows: u32, known: bool) -> Arc<Sums> {
-        Arc::new(Sums::new(self.stripes, rows, self.key, known))
     }
 
     fn recipe(&mut self, from: Pieces, piece: usize) -> Recipe {

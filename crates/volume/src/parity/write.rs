@@ -12,7 +12,6 @@ use crate::volume::{GLANCE, Page, Transfer, Volume, pages_in};
 use crate::wire::{Ended, Leg, LegState};
 use muninn_net::Verb;
 use muninn_policy::stripe::{PIECES_MAX, Pieces};
-use muninn_sys::clock;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use std::ptr;
 
@@ -288,7 +287,7 @@ impl Volume {
             let leg = next.expect("one waits");
             let patience = self.wire.latency(leg.server).suspect_after();
             if pages_in(leg.pages).all(|at| stripes.suffice(changes[at].sure))
-                && clock::now() > leg.posted_at.saturating_add(patience)
+                && self.roster.now() > leg.posted_at.saturating_add(patience)
             {
                 // It is not waited for, and what it missed is no piece any more.
                 self.roster.suspect(leg.server);
