@@ -143,6 +143,12 @@ impl Volume {
         }
     }
 
+    /// Servers that hold something.
+    pub fn holders(&self) -> Vec<ServerId> {
+        let held = |server: &ServerId| !self.map.at_server(*server).is_empty();
+        self.roster.ids().filter(held).collect()
+    }
+
     /// Memory for more pages, now.
     pub fn extent(&mut self) -> Result<Extent, VolumeError> {
         let fresh = self.clerk.ask_now()?;

@@ -104,7 +104,7 @@ impl World {
                 self.hurt,
                 self.said.lock().unwrap()
             );
-            self.stage.sleep(Duration::from_micros(200));
+            self.stage.sleep(Duration::from_millis(1));
         }
     }
 
@@ -277,7 +277,7 @@ impl World {
 
     fn run(&mut self, seed: u64) {
         let mut dice = SplitMix64::new(seed);
-        for _ in 0..120 {
+        for _ in 0..100 {
             self.attend();
             match dice.below(20) {
                 0..2 if self.extents.len() < 6 => {

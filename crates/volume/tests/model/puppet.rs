@@ -186,6 +186,13 @@ struct Strings {
 }
 
 impl Strings {
+    /// When the next operation is done, if nothing happens meanwhile.
+    fn next_due(&self) -> Option<Nanos> {
+        let state = self.session.puppet.lock();
+        let (_, posted) = self.waiting.front().filter(|_| !state.stopped)?;
+        Some(*posted + (state.slow + TRIP).into())
+    }
+
     fn advance(&mut self) {
         let lost = self.session.lost().is_some();
         let (stopped, slow) = {
@@ -245,7 +252,11 @@ impl Lane for Strings {
                 return None;
             }
             let left = ends.saturating_sub(now);
-            stage.sleep(TRIP.min(left.into()));
+            let nap = match stage {
+                Stage::Real => left.min(Nanos::micros(50)),
+                Stage::Simulated(_) => self.next_due().map_or(left, |due| left.min(due - now)),
+            };
+            stage.sleep(nap.into());
         }
     }
     fn under_way(&self) -> usize {
