@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod donor;
 pub mod evict;
 pub mod first_touch;
 pub mod fit;

@@ -12,6 +12,7 @@ mod common;
 #[path = "../run/harness.rs"]
 mod harness;
 
+mod donors;
 mod drain;
 mod lies;
 mod links;

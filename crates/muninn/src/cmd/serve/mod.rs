@@ -1,5 +1,6 @@
 //! `muninn serve`: a memory server in the foreground, until it is told to stop.
 
+mod donor;
 mod settings;
 
 pub use settings::Args;
@@ -8,6 +9,7 @@ use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::key_file::Watched;
 use crate::ui;
+use donor::Host;
 use muninn_server::{Server, ServerError};
 use muninn_sys::limits;
 use muninn_sys::proc::RealProc;
@@ -76,6 +78,9 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     });
     let described = settings.server.clone();
     let server = Server::start(settings.server.clone()).map_err(refused)?;
+    // Before anybody is told where it listens.
+    let mut host = Host::new(settings.reserve);
+    host.look_after(&server);
     let listening = Event::Listening {
         pid: muninn_sys::proc::own_pid(),
         name: &described.name,
@@ -91,7 +96,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     };
     voice.say(&listening, || describe(&server, &settings));
     let mut watched = settings.key_file.as_deref().map(Watched::new);
-    wait(&server, &termination, &mut watched)?;
+    wait(&server, &termination, &mut watched, &mut host)?;
     if !settings.stop_grace.is_zero() {
         drain(&server, &termination, settings.stop_grace, &voice)?;
     }
@@ -150,13 +155,19 @@ fn describe(server: &Server, settings: &Settings) -> String {
 }
 
 /// Waits until somebody wants the server to end. That one of its threads has ended is an error.
-fn wait(server: &Server, termination: &Termination, key_file: &mut Option<Watched>) -> Outcome {
+fn wait(
+    server: &Server,
+    termination: &Termination,
+    key_file: &mut Option<Watched>,
+    host: &mut Host,
+) -> Outcome {
     while termination
         .wait(Some(LOOK))
         .map_err(Failure::failed)?
         .is_none()
     {
         check_health(server)?;
+        host.look_after(server);
         match key_file.as_mut().and_then(Watched::changed) {
             Some(Ok(key)) if !key.is_none() => {
                 server.set_key(key);
