@@ -260,7 +260,11 @@ impl Clerk {
             true => self.small_pages(),
             false => EXTENT_PAGES,
         };
-        let mut pages = pages / self.layout.breadth();
+        // Servers cut powers of two: what lies between would be wasted.
+        let mut pages = match self.layout.stripes() {
+            Some(stripes) => 1 << (pages / stripes.data() as u32).ilog2(),
+            None => pages,
+        };
         loop {
             let (fresh, full, away) = self.gather(pages);
             let enough = fresh.members.len() >= self.layout.members();

@@ -12,19 +12,15 @@ const FAR: u64 = 1000;
 
 /// Runs a program with two copies at three servers; one is killed and one stopped for a while.
 fn same(place: &Place, local: &str, words: &[&str]) {
-    same_with(place, "mirror", 3, local, words);
-}
-
-pub fn same_with(place: &Place, layout: &str, servers: usize, local: &str, words: &[&str]) {
     let expected = plainly(place, words);
-    let pool = pool(place, servers, "1GiB");
+    let pool = pool(place, 3, "1GiB");
     let options = [
         "--local",
         local,
         "--pool",
         &pool.addresses(),
         "--layout",
-        layout,
+        "mirror",
     ];
     let run = start(place, &options, words);
     run.until_far(FAR);
@@ -42,7 +38,7 @@ pub fn same_with(place: &Place, layout: &str, servers: usize, local: &str, words
     assert_eq!(ran.out, expected, "{ran:#?}");
 }
 
-pub fn write_lines(place: &Place, lines: u64) {
+fn write_lines(place: &Place, lines: u64) {
     let mut text = String::new();
     let mut dice = SplitMix64::new(11);
     for _ in 0..lines {
