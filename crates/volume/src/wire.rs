@@ -164,7 +164,11 @@ impl Wire {
         if connection.generation != leg.generation {
             return Some((leg.token, Ended::Lost(self.roster.why(leg.server))));
         }
-        let done = connection.lane(leg.lane).poll(wait)?;
+        let Some(done) = connection.lane(leg.lane).poll(wait) else {
+            // The clerk may have found out that the session is lost: nothing will come.
+            let lost = self.roster.generation(leg.server) != leg.generation;
+            return lost.then(|| (leg.token, Ended::Lost(self.roster.why(leg.server))));
+        };
         let token = done.operation.token;
         Some((token, self.end(leg.server, leg.posted_at, done)))
     }
