@@ -227,9 +227,9 @@ mod tests {
             no_move: bool,
             seal: bool,
             huge_pages: bool,
-            copies in 1u8..4,
+            layout in prop::sample::select(vec!["single", "mirror", "mirror:3", "parity:2+1", "parity:8+2"]),
         ) {
-            let layout = if copies == 1 { Layout::Single } else { Layout::Mirror(copies) };
+            let layout: Layout = layout.parse().unwrap();
             let threshold = ThresholdPolicy::ALL[usize::from(adaptive)];
             let config = Config {
                 door: name.clone(),

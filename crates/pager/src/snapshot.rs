@@ -333,7 +333,7 @@ mod tests {
             areas: Ranges::default(),
             extents: vec![(0, extent)],
             heritage: Heritage {
-                extents: vec![(extent, vec![(ServerId(1), GrantId(77))])],
+                extents: vec![(extent, vec![(0, (ServerId(1), GrantId(77)))])],
                 baggage: vec![(ServerId(1), GrantId(78))],
                 tickets: vec![(ServerId(1), [9; 16])],
             },

@@ -1,17 +1,18 @@
 //! How an extent of far memory lies over servers, and which servers get its members.
 //!
 //! `single` keeps one copy: the program is lost with the server. `mirror` keeps two or three whole
-//! copies on as many servers: any of them can go. Members of one extent never share a server, and
-//! share a failure domain (a host, a rack) only when there are not enough domains.
-//!
-//! Known limit: parity is not here yet.
+//! copies on as many servers: any of them can go. `parity` keeps each page once and a sum of every few
+//! pages ([`stripe`](crate::stripe)): it costs less memory, and more when a server is gone. Members of one
+//! extent never share a server, and share a failure domain (a host, a rack) only when there are not
+//! enough domains.
 
+use crate::stripe::{PIECES_MAX, Stripes};
 use muninn_types::ServerId;
 use std::fmt;
 use std::str::FromStr;
 
 /// The most members that an extent may have.
-pub const MEMBERS_MAX: usize = 3;
+pub const MEMBERS_MAX: usize = PIECES_MAX;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
@@ -19,6 +20,7 @@ pub enum Layout {
     Single,
     /// So many whole copies: 2 or 3.
     Mirror(u8),
+    Parity(Stripes),
 }
 
 impl Layout {
@@ -36,12 +38,33 @@ impl Layout {
         match self {
             Layout::Single => 1,
             Layout::Mirror(copies) => usize::from(copies),
+            Layout::Parity(stripes) => stripes.pieces(),
+        }
+    }
+
+    /// Members without which an extent is lost.
+    pub fn needed(self) -> usize {
+        match self {
+            Layout::Single | Layout::Mirror(_) => 1,
+            Layout::Parity(stripes) => stripes.data(),
         }
     }
 
     /// Servers that may go at the same time without loss.
     pub fn spare(self) -> usize {
-        self.members() - 1
+        self.members() - self.needed()
+    }
+
+    pub fn stripes(self) -> Option<Stripes> {
+        match self {
+            Layout::Parity(stripes) => Some(stripes),
+            Layout::Single | Layout::Mirror(_) => None,
+        }
+    }
+
+    /// Pages of an extent for each page of a member.
+    pub fn breadth(self) -> u32 {
+        self.stripes().map_or(1, |stripes| stripes.data() as u32)
     }
 }
 
@@ -51,6 +74,7 @@ impl fmt::Display for Layout {
             Layout::Single => f.pad("single"),
             Layout::Mirror(2) => f.pad("mirror"),
             Layout::Mirror(copies) => f.pad(&format!("mirror:{copies}")),
+            Layout::Parity(stripes) => f.pad(&format!("parity:{stripes}")),
         }
     }
 }
@@ -64,7 +88,8 @@ impl fmt::Display for LayoutError {
         let name = &self.0;
         write!(
             f,
-            "'{name}' is not a layout: use single, mirror (two copies) or mirror:3"
+            "'{name}' is not a layout: use single, mirror (two copies), mirror:3, or parity:K+M with K of 2 \
+             to 8 and M of 1 or 2, such as parity:4+1"
         )
     }
 }
@@ -79,9 +104,19 @@ impl FromStr for Layout {
             "single" => Ok(Layout::Single),
             "mirror" | "mirror:2" => Ok(Layout::Mirror(2)),
             "mirror:3" => Ok(Layout::Mirror(3)),
-            _ => Err(LayoutError(text.to_string())),
+            _ => parity(text).ok_or_else(|| LayoutError(text.to_string())),
         }
     }
+}
+
+fn parity(text: &str) -> Option<Layout> {
+    let (data, parity) = text.strip_prefix("parity:")?.split_once('+')?;
+    let digits = |text: &str| match text.as_bytes() {
+        [digit @ b'1'..=b'9'] => Some(digit - b'0'),
+        _ => None,
+    };
+    let stripes = Stripes::new(digits(data)?, digits(parity)?)?;
+    Some(Layout::Parity(stripes))
 }
 
 /// Whom to ask for the members of an extent, in the order of asking: never one that is `taken`
@@ -105,20 +140,41 @@ mod tests {
 
     #[test]
     fn layouts_read_and_print() {
-        for text in ["single", "mirror", "mirror:3"] {
+        for text in ["single", "mirror", "mirror:3", "parity:2+1", "parity:4+2"] {
             assert_eq!(text.parse::<Layout>().unwrap().to_string(), text);
         }
         assert_eq!("mirror:2".parse(), Ok(Layout::Mirror(2)));
-        for text in ["", "mirror:1", "mirror:4", "mirror:", "raid", "Single"] {
+        for text in [
+            "",
+            "mirror:1",
+            "mirror:4",
+            "mirror:",
+            "raid",
+            "Single",
+            "parity",
+            "parity:1+1",
+            "parity:4+3",
+            "parity:+4+1",
+            "parity:4+01",
+        ] {
             let refusal = text.parse::<Layout>().unwrap_err().to_string();
             assert_eq!(
                 refusal,
-                format!("'{text}' is not a layout: use single, mirror (two copies) or mirror:3")
+                format!(
+                    "'{text}' is not a layout: use single, mirror (two copies), mirror:3, or parity:K+M with \
+                     K of 2 to 8 and M of 1 or 2, such as parity:4+1"
+                )
             );
         }
         assert_eq!(Layout::default_for(1), Layout::Single);
         assert_eq!(Layout::default_for(2).spare(), 1);
         assert!(Layout::Mirror(3).members() <= MEMBERS_MAX);
+        let parity: Layout = "parity:4+2".parse().unwrap();
+        assert_eq!(
+            (parity.members(), parity.needed(), parity.spare()),
+            (6, 4, 2)
+        );
+        assert_eq!((parity.breadth(), Layout::Mirror(2).breadth()), (4, 1));
     }
 
     proptest! {

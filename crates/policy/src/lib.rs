@@ -7,6 +7,7 @@
 #![warn(unreachable_pub)]
 
 pub mod admission;
+pub mod donor;
 pub mod evict;
 pub mod first_touch;
 pub mod fit;
@@ -24,6 +25,7 @@ pub mod rebalance;
 pub mod replenish;
 pub mod seat;
 pub mod share;
+pub mod stripe;
 pub mod take_over;
 pub mod threshold;
 pub mod turnstile;

@@ -334,6 +334,11 @@ impl Server {
         self.shared.pool.set_drain(ends);
     }
 
+    /// While the machine is short of memory, nothing more is granted.
+    pub fn set_short(&self, short: bool) {
+        self.shared.pool.set_short(short);
+    }
+
     /// What clients have to show from now on. Who is in stays in.
     pub fn set_key(&self, key: Key) {
         self.shared.set_key(key);

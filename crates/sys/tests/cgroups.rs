@@ -47,6 +47,30 @@ fn limits_are_set_in_both_versions() {
 }
 
 #[test]
+fn what_is_left_counts_no_pages_of_files() {
+    for version in [Version::V1, Version::V2] {
+        let (files, hierarchy) = fake(version);
+        let group = hierarchy.create("job").unwrap();
+        let inner = hierarchy.create_below("job".as_ref(), "inner").unwrap();
+        assert_eq!(inner.left().unwrap(), None);
+        let usage = match version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        let stat = "anon 1\ninactive_file 1048576\nactive_file 2097152\n\
+                    total_inactive_file 1048576\ntotal_active_file 2097152\n";
+        for (name, used) in [("job", 60), ("job/inner", 10)] {
+            files.set(name, usage, &Bytes::mib(used).0.to_string());
+            files.set(name, "memory.stat", stat);
+        }
+        inner.set_limits(Some(Bytes::mib(100)), None).unwrap();
+        assert_eq!(inner.left().unwrap(), Some(Bytes::mib(93)));
+        group.set_limits(Some(Bytes::mib(64)), None).unwrap();
+        assert_eq!(inner.left().unwrap(), Some(Bytes::mib(7)));
+    }
+}
+
+#[test]
 fn failures_are_told_with_what_to_do() {
     let (files, hierarchy) = fake(Version::V1);
     files.fail("forbidden", Errno::ACCESS);

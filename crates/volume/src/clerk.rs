@@ -16,10 +16,10 @@ use crate::{VolumeError, lock};
 use muninn_net::{Answer, Beat, Control, NetError, Pool, Transport};
 use muninn_policy::layout::{Layout, candidates};
 use muninn_policy::placement::Placement;
-use muninn_types::{Bytes, GrantId, PAGE_SIZE, ServerId};
+use muninn_types::{Bytes, GrantId, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::{ErrorCode, MAX_GRANTS};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,9 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(5);
 /// A new extent.
 #[derive(Clone, Debug)]
 pub struct Fresh {
+    /// Of each member.
     pub pages: u32,
+    /// In the order of their pieces.
     pub members: Vec<Holding>,
 }
 
@@ -56,6 +58,7 @@ pub struct Fresh {
 #[derive(Debug)]
 pub struct Moved {
     pub pages: u32,
+    pub piece: u8,
     /// The new member, or why there is none; `None` if the clerk was only interrupted.
     pub target: Result<Holding, Option<String>>,
 }
@@ -83,6 +86,8 @@ pub struct Clerk {
     bell: Condvar,
     still: Condvar,
     small: AtomicBool,
+    /// Extents with parity that were granted.
+    turn: AtomicU32,
     /// Something has happened that the writer should look at.
     news: AtomicBool,
     said: Mutex<Option<String>>,
@@ -112,6 +117,7 @@ impl Clerk {
             bell: Condvar::new(),
             still: Condvar::new(),
             small: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
             news: AtomicBool::new(false),
             said: Mutex::default(),
         }
@@ -250,9 +256,14 @@ impl Clerk {
 
     /// Asks for an extent, in the caller's thread.
     pub(crate) fn ask_now(&self) -> Result<Fresh, VolumeError> {
-        let mut pages = match self.small.load(Relaxed) {
+        let pages = match self.small.load(Relaxed) {
             true => self.small_pages(),
             false => EXTENT_PAGES,
+        };
+        // Servers cut powers of two: what lies between would be wasted.
+        let mut pages = match self.layout.stripes() {
+            Some(stripes) => 1 << (pages / stripes.data() as u32).ilog2(),
+            None => pages,
         };
         loop {
             let (fresh, full, away) = self.gather(pages);
@@ -264,7 +275,8 @@ impl Clerk {
                 continue;
             }
             let why = [full, away].concat().join("; ");
-            if fresh.members.is_empty() {
+            if fresh.members.len() < self.layout.needed() {
+                self.release(fresh.members);
                 return Err(VolumeError::Full(format!(
                     "{why}; give the pool more memory (muninn serve), or the program more local memory"
                 )));
@@ -272,9 +284,13 @@ impl Clerk {
             match enough {
                 true => *lock(&self.said) = None,
                 false => self.say_once(&format!(
-                    "what leaves now has {} of {} copies: {}",
+                    "what leaves now has {} of {} {}: {}",
                     fresh.members.len(),
                     self.layout.members(),
+                    match self.layout.stripes() {
+                        Some(_) => "pieces",
+                        None => "copies",
+                    },
                     match why.is_empty() {
                         true => "the pool has no more servers",
                         false => &why,
@@ -311,7 +327,7 @@ impl Clerk {
             asked.push(server);
             // One that does not answer is waited for only if there is nobody else. Whether it is back is
             // tried elsewhere.
-            if self.is_out_of_reach(server) && !fresh.members.is_empty() {
+            if self.is_out_of_reach(server) && fresh.members.len() >= self.layout.needed() {
                 away.push(format!(
                     "the server at {} does not answer",
                     self.roster.address(server)
@@ -330,6 +346,12 @@ impl Clerk {
                 }
                 Err(Refused::Away(why)) => away.push(why),
             }
+        }
+        // Parity is written whenever anything is, and read hardly ever: everybody gets a turn at it.
+        if fresh.members.len() == self.layout.members() && self.layout.stripes().is_some() {
+            let turn = self.turn.fetch_add(1, Relaxed) as usize;
+            let by = turn % fresh.members.len();
+            fresh.members.rotate_left(by);
         }
         (fresh, full, away)
     }
@@ -381,8 +403,17 @@ impl Clerk {
             if let Some(list) = release {
                 desk.to_release.extend(list);
             }
-            let wait = rounds.left().min(NAP).max(Duration::from_millis(1));
-            drop(self.bell.wait_timeout(desk, wait));
+            let wait = rounds
+                .left(self.roster.now())
+                .min(NAP)
+                .max(Duration::from_millis(1));
+            match self.roster.simulated() {
+                None => drop(self.bell.wait_timeout(desk, wait)),
+                Some(pass) => {
+                    drop(desk);
+                    pass(wait);
+                }
+            }
             return;
         }
         desk.busy = true;
@@ -406,6 +437,7 @@ impl Clerk {
             kept.extend(stray);
             moved = Some(Moved {
                 pages: order.pages,
+                piece: order.piece,
                 target: result,
             });
         }
@@ -477,7 +509,7 @@ impl Clerk {
         courier: &mut Courier,
         rounds: &mut Rounds,
     ) -> (Result<Holding, Option<String>>, Option<Holding>) {
-        let taken: Vec<ServerId> = order.members.iter().map(|member| member.server).collect();
+        let taken: Vec<ServerId> = order.members.iter().map(|(_, at)| at.server).collect();
         let mut why = Vec::new();
         for server in self.order(&taken) {
             if self.is_out_of_reach(server) || self.roster.is_draining(server) {
@@ -537,21 +569,21 @@ impl Clerk {
 
 /// When leases are renewed, each four times as often as it runs out.
 struct Rounds {
-    next: HashMap<ServerId, Instant>,
-    remind_at: Instant,
+    next: HashMap<ServerId, Nanos>,
+    remind_at: Nanos,
 }
 
 impl Rounds {
     fn new() -> Rounds {
         Rounds {
             next: HashMap::new(),
-            remind_at: Instant::now(),
+            remind_at: Nanos::ZERO,
         }
     }
 
-    fn left(&self) -> Duration {
+    fn left(&self, now: Nanos) -> Duration {
         let first = self.next.values().min();
-        first.map_or(NAP, |at| at.saturating_duration_since(Instant::now()))
+        first.map_or(NAP, |at| at.saturating_sub(now).into())
     }
 
     fn go(&mut self, clerk: &Clerk) {
@@ -561,8 +593,8 @@ impl Rounds {
                 continue;
             };
             let pause = transport.lease() / 4;
-            let now = Instant::now();
-            let due = *self.next.entry(server).or_insert(now + pause);
+            let now = clerk.roster.now();
+            let due = *self.next.entry(server).or_insert(now + pause.into());
             let suspected = clerk.roster.is_suspected(server);
             if now < due {
                 continue;
@@ -574,11 +606,11 @@ impl Rounds {
                 false => (BEAT_MAX.min(pause), pause),
             };
             clerk.beat(server, patience);
-            self.next.insert(server, Instant::now() + pause);
+            self.next.insert(server, clerk.roster.now() + pause.into());
         }
-        let now = Instant::now();
+        let now = clerk.roster.now();
         if now >= self.remind_at {
-            self.remind_at = now + REMIND;
+            self.remind_at = now + REMIND.into();
             let desk = lock(&clerk.desk);
             if desk.to_move > 0 && desk.order.is_none() {
                 clerk.news.store(true, Relaxed);

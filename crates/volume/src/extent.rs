@@ -1,11 +1,13 @@
-//! Which servers hold the copies of each extent.
+//! Which servers hold the copies of each extent, or the pieces of its rows.
 //!
 //! Known to one thread, so without locks. An id is the place in a list, so that finding an extent is one
 //! step; ids are used again.
 //! Invariants: members of an extent are at different servers; `by_server` names exactly the extents
 //! that have a member there.
 
+use crate::sums::Sums;
 use muninn_net::Mapped;
+use muninn_policy::stripe::Pieces;
 use muninn_types::{GrantId, PAGE_SIZE, ServerId};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -46,12 +48,14 @@ pub struct Holding {
 #[derive(Clone, Debug)]
 pub struct Member {
     pub at: Holding,
+    /// Which piece of each row it holds; with whole copies nothing is made of this.
+    pub piece: u8,
     /// Its memory, where the transport maps it.
     pub mapped: Option<Mapped>,
 }
 
 impl Member {
-    /// Where a page of it is, if it is mapped.
+    /// Where a page of it is, if it is mapped; counted from the start of the member.
     pub fn place(&self, place: u32) -> Option<*mut Page> {
         let mapped = self.mapped.as_ref()?;
         let offset = place as usize * PAGE_SIZE;
@@ -114,10 +118,13 @@ impl Fill {
 /// What is known of an extent.
 #[derive(Debug)]
 pub struct Entry {
+    /// Of the extent; with parity a member has fewer.
     pub pages: u32,
     pub members: Vec<Member>,
     /// Pages that hold anything: the others are zeros in every copy.
     pub written: Box<[u64; WORDS]>,
+    /// Of all pieces, or of the pages where there are several copies.
+    pub sums: Option<Arc<Sums>>,
     /// A new member is being filled.
     pub fill: Option<Arc<Fill>>,
 }
@@ -128,7 +135,43 @@ impl Entry {
             .iter()
             .find(|member| member.at.server == server)
     }
-    pub fn note_written(&mut self, place: u32) {
+    /// Who holds a piece of each row.
+    pub fn holder(&self, piece: usize) -> Option<&Member> {
+        let mut members = self.members.iter();
+        members.find(|member| usize::from(member.piece) == piece)
+    }
+    pub fn pieces(&self) -> Pieces {
+        let members = self.members.iter();
+        members.map(|member| usize::from(member.piece)).collect()
+    }
+    /// A row was written.
+    pub fn note_row(&mut self, row: u32) {
+        if let Some(fill) = &self.fill {
+            fill.note_written(row);
+        }
+    }
+    /// What a new member has to be given: pages, or rows with parity.
+    pub fn to_fill(&self) -> Fill {
+        let Some(sums) = &self.sums else {
+            return Fill::of(&self.written);
+        };
+        let fill = Fill::of(&[0; WORDS]);
+        let all = Pieces::first(self.row_pieces());
+        let rows = (0..sums.rows()).filter(|row| sums.zeros(*row) != all);
+        rows.for_each(|row| fill.note_written(row));
+        fill
+    }
+    fn row_pieces(&self) -> usize {
+        self.sums.as_ref().map_or(0, |sums| sums.pieces())
+    }
+    /// A page was written to all copies.
+    pub fn note_page(&mut self, place: u32, page: &Page) {
+        if let Some(sums) = &self.sums {
+            sums.note(place, 0, page);
+        }
+        self.note_written(place);
+    }
+    fn note_written(&mut self, place: u32) {
         self.written[place as usize / 64] |= 1 << (place % 64);
         if let Some(fill) = &self.fill {
             fill.note_written(place);
@@ -153,15 +196,27 @@ impl ExtentMap {
         }
     }
 
-    pub fn insert(&mut self, pages: u32, members: Vec<Member>) -> ExtentId {
+    pub fn insert(
+        &mut self,
+        pages: u32,
+        members: Vec<Member>,
+        sums: Option<Arc<Sums>>,
+    ) -> ExtentId {
         let id = self.free.first().copied();
         let id = ExtentId(id.unwrap_or(self.entries.len() as u32));
-        self.insert_as(id, pages, members, false);
+        self.insert_as(id, pages, members, false, sums);
         id
     }
 
     /// Inserts one under a number that is not in use; `full` if any of its pages may hold something.
-    pub fn insert_as(&mut self, id: ExtentId, pages: u32, members: Vec<Member>, full: bool) {
+    pub fn insert_as(
+        &mut self,
+        id: ExtentId,
+        pages: u32,
+        members: Vec<Member>,
+        full: bool,
+        sums: Option<Arc<Sums>>,
+    ) {
         let at = id.0 as usize;
         while self.entries.len() <= at {
             self.free.insert(self.entries.len() as u32);
@@ -176,6 +231,7 @@ impl ExtentMap {
             pages,
             members,
             written: Box::new([0; WORDS]),
+            sums,
             fill: None,
         });
         // What lies beyond its end is in no member.
@@ -244,6 +300,7 @@ mod tests {
                 generation: 1,
                 grant: GrantId(7),
             },
+            piece: 0,
             mapped: None,
         }
     }
@@ -252,7 +309,7 @@ mod tests {
     fn an_extent_of_which_all_may_be_written_ends_where_it_ends() {
         for pages in [16, 64, 100, EXTENT_PAGES] {
             let mut map = ExtentMap::new(1);
-            map.insert_as(ExtentId(3), pages, vec![member(0)], true);
+            map.insert_as(ExtentId(3), pages, vec![member(0)], true, None);
             let entry = map.get(ExtentId(3)).unwrap();
             let fill = Fill::of(&entry.written);
             assert_eq!(fill.count(), pages);
@@ -277,7 +334,7 @@ mod tests {
                 let id = ExtentId(extent);
                 match what {
                     0 => {
-                        let id = map.insert(16, vec![member(server)]);
+                        let id = map.insert(16, vec![member(server)], None);
                         prop_assert!(model.insert(id, [server].into()).is_none());
                     }
                     1 => {

@@ -19,13 +19,15 @@ const DEADLINE: Duration = Duration::from_secs(2);
 
 /// A grant at a server, as both sides know it.
 type Place = (ServerId, GrantId);
+/// A member of an extent: its piece, and where that is.
+type Part = (u8, Place);
 
 /// A server's consent to read what a parent shared.
 pub type Ticket = (ServerId, [u8; TICKET_LEN]);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heritage {
-    pub extents: Vec<(Extent, Vec<Place>)>,
+    pub extents: Vec<(Extent, Vec<Part>)>,
     /// Grants that belong to no extent, and can only be shared together with others.
     pub baggage: Vec<Place>,
     pub tickets: Vec<Ticket>,
@@ -41,8 +43,8 @@ impl Heritage {
         for (extent, members) in &self.extents {
             put(u64::from(extent.id.0) << 32 | u64::from(extent.pages));
             put(members.len() as u64);
-            for (server, grant) in members {
-                put(u64::from(server.0));
+            for (piece, (server, grant)) in members {
+                put(u64::from(*piece) << 32 | u64::from(server.0));
                 put(grant.0);
             }
         }
@@ -81,7 +83,9 @@ impl Heritage {
             let count = words.next()?;
             let mut members = Vec::new();
             for _ in 0..count {
-                members.push(place(&mut words)?);
+                let word = words.next()?;
+                let piece = u8::try_from(word >> 32).ok()?;
+                members.push((piece, (ServerId(word as u32), GrantId(words.next()?))));
             }
             heritage.extents.push((extent, members));
         }
@@ -128,11 +132,11 @@ impl Volume {
         }
         let place = |at: &Holding| (at.server, at.grant);
         for (id, entry) in self.map.iter() {
-            let members = entry.members.iter().map(|member| member.at);
+            let members = entry.members.iter().map(|member| (member.piece, member.at));
             let members =
-                members.filter(|at| shared.contains(&at.server) && self.roster().counts(at));
-            let members: Vec<Place> = members.map(|at| place(&at)).collect();
-            if members.is_empty() {
+                members.filter(|(_, at)| shared.contains(&at.server) && self.roster().counts(at));
+            let members: Vec<Part> = members.map(|(piece, at)| (piece, place(&at))).collect();
+            if members.len() < self.layout().needed() {
                 let text = format!("no server lets a child read {}", self.describe(id));
                 self.clerk().revoke(heritage.tickets.into_iter());
                 return Err(VolumeError::Lost(text));
@@ -194,24 +198,25 @@ impl Volume {
             }
         }
         let roster = self.roster().clone();
-        let holdings = |places: &[Place]| -> Vec<Holding> {
-            let there = places.iter().filter(|(server, _)| !out.contains(server));
-            there
-                .map(|&(server, grant)| Holding {
-                    server,
-                    generation: roster.generation(server),
-                    grant,
-                })
-                .collect()
+        let holding = |&(server, grant): &Place| {
+            let holding = Holding {
+                server,
+                generation: roster.generation(server),
+                grant,
+            };
+            (!out.contains(&server)).then_some(holding)
         };
-        let mut loose = holdings(&heritage.baggage);
-        for (extent, places) in &heritage.extents {
-            let members = holdings(places);
+        let mut loose: Vec<Holding> = heritage.baggage.iter().filter_map(holding).collect();
+        for (extent, parts) in &heritage.extents {
+            let members = parts.iter();
+            let members: Vec<(u8, Holding)> = members
+                .filter_map(|(piece, place)| Some((*piece, holding(place)?)))
+                .collect();
             if !needed(extent.id) {
-                loose.extend(members);
+                loose.extend(members.iter().map(|(_, at)| *at));
                 continue;
             }
-            if members.is_empty() {
+            if members.len() < self.layout().needed() {
                 return Err(VolumeError::Lost(why));
             }
             self.inherit(*extent, &members);
@@ -235,7 +240,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_reads_back_and_what_is_cut_does_not(
-            extents in prop::collection::vec((any::<u32>(), any::<u32>(), prop::collection::vec((any::<u32>(), any::<u64>()), 0..4)), 0..5),
+            extents in prop::collection::vec((any::<u32>(), any::<u32>(), prop::collection::vec((any::<u8>(), any::<u32>(), any::<u64>()), 0..4)), 0..5),
             baggage in prop::collection::vec((any::<u32>(), any::<u64>()), 0..5),
             tickets in prop::collection::vec((any::<u32>(), any::<[u8; 16]>()), 0..5),
         ) {
@@ -243,7 +248,8 @@ mod tests {
             let heritage = Heritage {
                 extents: extents.into_iter().map(|(id, pages, members)| {
                     let extent = Extent { id: ExtentId(id), pages };
-                    (extent, members.into_iter().map(place).collect())
+                    let part = |(piece, server, grant)| (piece, place((server, grant)));
+                    (extent, members.into_iter().map(part).collect())
                 }).collect(),
                 baggage: baggage.into_iter().map(place).collect(),
                 tickets: tickets.into_iter().map(|(server, ticket)| (ServerId(server), ticket)).collect(),

@@ -16,20 +16,29 @@
 //! given back, and the extent gets a new one, which is filled from those that are left. So a server
 //! that comes back with old contents is never read, whatever it believes to hold.
 //!
+//! An extent has whole copies ([`reads`], [`writes`]), or its pages lie in rows with parity ([`parity`], with
+//! the arithmetic in [`code`]).
+//!
 //! Decisions are in `policy` (`layout`, `hedge`, `membership`, `mover`).
 
 mod clerk;
+pub mod code;
 mod extent;
 mod heritage;
 mod mover;
+mod parity;
+mod reads;
+mod repair;
 mod roster;
+mod sums;
 mod volume;
 mod wire;
+mod writes;
 
 pub use clerk::{Clerk, EXTENT_PAGES};
 pub use extent::{Extent, ExtentId};
 pub use heritage::{Heritage, Ticket};
-pub use roster::{Connect, Roster, Tell};
+pub use roster::{Connect, Roster, Tell, Time};
 pub use volume::{Census, Page, Transfer, Volume};
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The mover: copies an extent to a server that has none of it yet.
+//! The mover: gives a copy of an extent, or a piece of its rows, to a server that has none of it yet.
 //!
 //! One piece of code for all reasons to move: a copy was lost, a server is to be emptied. It runs in the
 //! clerk's thread, over lanes of its own in the lowest class, a run of at most 64 pages at a time. The
@@ -8,10 +8,14 @@
 //! Invariant: every wait is bounded, since leases are renewed by the same thread; between runs `pulse` is
 //! called, which does that, and says when to stop.
 
+use crate::code::{Recipe, Vector};
 use crate::extent::{Fill, Holding};
 use crate::roster::Roster;
+use crate::sums::Sums;
+use crate::volume::Page;
 use crate::wire::OPERATION_PAGES;
 use muninn_net::{Buffer, Kind, Lane, Mapped, Operation, Verb};
+use muninn_policy::stripe::{Pieces, Stripes};
 use muninn_types::{Class, LaneKind, PAGE_SIZE};
 use muninn_wire::Seg;
 use std::sync::Arc;
@@ -27,16 +31,30 @@ const PASSES_MAX: u32 = 8;
 /// What is to be copied.
 #[derive(Clone, Debug)]
 pub struct Order {
+    /// Of the new member.
     pub pages: u32,
-    pub members: Vec<Holding>,
+    /// Which piece it is to hold.
+    pub piece: u8,
+    pub members: Vec<(u8, Holding)>,
     pub fill: Arc<Fill>,
+    /// With parity.
+    pub stripes: Option<Stripes>,
+    /// What is copied is compared with these, where there are several copies or parity.
+    pub sums: Option<Arc<Sums>>,
+}
+
+impl Order {
+    fn is_right(&self, row: u32, piece: usize, page: &Page) -> bool {
+        let sums = self.sums.as_ref();
+        sums.is_none_or(|sums| sums.is_right(row, piece, page))
+    }
 }
 
 /// The mover's lanes.
 pub struct Courier {
     roster: Arc<Roster>,
     lanes: Vec<Option<(u32, Box<dyn Lane>)>>,
-    buffer: Option<Buffer>,
+    buffers: Vec<Buffer>,
     token: u64,
 }
 
@@ -53,7 +71,7 @@ impl Courier {
         Courier {
             lanes: roster.ids().map(|_| None).collect(),
             roster,
-            buffer: None,
+            buffers: Vec::new(),
             token: 0,
         }
     }
@@ -69,7 +87,10 @@ impl Courier {
             let mut from = 0;
             while let Some((first, len)) = order.fill.take_run(from) {
                 from = first + len;
-                let copied = self.copy_run(order, target, first, len);
+                let copied = match order.stripes {
+                    Some(stripes) => self.make_run(order, stripes, target, first, len),
+                    None => self.copy_run(order, target, first, len),
+                };
                 if copied.is_err() {
                     order.fill.put_back(first, len);
                 }
@@ -95,27 +116,124 @@ impl Courier {
         first: u32,
         len: u32,
     ) -> Result<(), String> {
-        let kept = self.buffer.take();
-        let mut buffer = kept.unwrap_or_else(|| Buffer::new(OPERATION_PAGES * PAGE_SIZE));
         let mut why = "no copy is left".to_string();
-        // Those that answer before those that do not.
-        let mut sources = order.members.clone();
-        sources.retain(|source| self.roster.counts(source));
-        sources.sort_by_key(|source| self.roster.is_suspected(source.server));
-        for source in sources {
-            match self.transfer(source, first, len, buffer, false) {
-                Ok(read) => {
-                    let written = self.transfer(target, first, len, read, true)?;
-                    self.buffer = Some(written);
-                    return Ok(());
-                }
+        // Pages that are right so far, of whatever copy. What is wrong in all of them is being written, or
+        // everybody lies: it is left to the writer, who can tell.
+        let mut right: Option<Buffer> = None;
+        let mut wrong: Vec<u32> = (0..len).collect();
+        for (_, source) in self.sources(order) {
+            let buffer = self.buffer();
+            let read = match self.transfer(source, first, len, buffer, false) {
+                Ok(read) => read,
                 Err(error) => {
                     why = error;
-                    buffer = Buffer::new(OPERATION_PAGES * PAGE_SIZE);
+                    continue;
+                }
+            };
+            let (pages, _) = read.as_ref().as_chunks::<PAGE_SIZE>();
+            let mut taken = wrong.clone();
+            wrong.retain(|at| !order.is_right(first + at, 0, &pages[*at as usize]));
+            taken.retain(|at| !wrong.contains(at));
+            match &mut right {
+                None => right = Some(read),
+                Some(right) => {
+                    let (room, _) = right.as_mut().as_chunks_mut::<PAGE_SIZE>();
+                    for at in taken {
+                        room[at as usize] = pages[at as usize];
+                    }
+                    self.buffers.push(read);
                 }
             }
+            if wrong.is_empty() {
+                break;
+            }
         }
-        Err(why)
+        let right = right.ok_or(why)?;
+        let written = self.transfer(target, first, len, right, true)?;
+        self.buffers.push(written);
+        for at in wrong {
+            order.fill.note_written(first + at);
+        }
+        Ok(())
+    }
+
+    fn buffer(&mut self) -> Buffer {
+        let kept = self.buffers.pop();
+        kept.unwrap_or_else(|| Buffer::new(OPERATION_PAGES * PAGE_SIZE))
+    }
+
+    /// Members to read from: those that answer before those that do not.
+    fn sources(&self, order: &Order) -> Vec<(u8, Holding)> {
+        let mut sources = order.members.clone();
+        sources.retain(|(_, source)| self.roster.counts(source));
+        sources.sort_by_key(|(_, source)| self.roster.is_suspected(source.server));
+        sources
+    }
+
+    /// Makes a piece of some rows. A row that does not fit its sums is being written, or somebody lies:
+    /// it is left to the writer, who can tell.
+    fn make_run(
+        &mut self,
+        order: &Order,
+        stripes: Stripes,
+        target: Holding,
+        first: u32,
+        len: u32,
+    ) -> Result<(), String> {
+        let piece = usize::from(order.piece);
+        let mut sources = self.sources(order);
+        // Who has the piece gives it himself.
+        sources.sort_by_key(|(held, source)| {
+            (
+                self.roster.is_suspected(source.server),
+                usize::from(*held) != piece,
+            )
+        });
+        let mut read: Vec<(usize, Buffer)> = Vec::new();
+        let mut why = "others are gone".to_string();
+        let mut got = Pieces::NONE;
+        for (held, source) in sources {
+            let buffer = self.buffer();
+            match self.transfer(source, first, len, buffer, false) {
+                Ok(buffer) => {
+                    got |= Pieces::one(usize::from(held));
+                    read.push((usize::from(held), buffer));
+                }
+                Err(error) => why = error,
+            }
+            if got.has(piece) || stripes.suffice(got) {
+                break;
+            }
+        }
+        if !got.has(piece) && !stripes.suffice(got) {
+            return Err(format!("too few pieces can be read: {why}"));
+        }
+        let mut out = self.buffer();
+        let recipe = Recipe::new(stripes, got, piece);
+        let source = |held: usize| {
+            let found = read.iter().find(|(known, _)| *known == held);
+            &found.expect("it was got").1.as_ref()[..len as usize * PAGE_SIZE]
+        };
+        let made = &mut out.as_mut()[..len as usize * PAGE_SIZE];
+        recipe.make(Vector::detect(), made, source);
+        let mut wrong = Vec::new();
+        for at in 0..len {
+            let right = |piece: usize, pages: &[u8]| {
+                let page = &pages.as_chunks::<PAGE_SIZE>().0[at as usize];
+                order.is_right(first + at, piece, page)
+            };
+            if !got.iter().all(|held| right(held, source(held))) || !right(piece, made) {
+                wrong.push(first + at);
+            }
+        }
+        let written = self.transfer(target, first, len, out, true)?;
+        self.buffers.push(written);
+        self.buffers
+            .extend(read.into_iter().map(|(_, buffer)| buffer));
+        for row in wrong {
+            order.fill.note_written(row);
+        }
+        Ok(())
     }
 
     fn transfer(

@@ -8,16 +8,32 @@ use crate::extent::Holding;
 use crate::lock;
 use muninn_net::Transport;
 use muninn_policy::membership::{Membership, Standing};
-use muninn_sys::clock;
+use muninn_sys::clock::{self, MonotonicClock};
 use muninn_sys::socket::Address;
-use muninn_types::{ServerId, SplitMix64};
+use muninn_types::{Nanos, ServerId, SplitMix64};
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Opens a session.
 pub type Connect = Box<dyn Fn(&Address) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+/// What time it is, and how it passes. A simulation has time of its own.
+pub trait Time: Send + Sync {
+    fn now(&self) -> Nanos;
+    /// In a simulation: how one who has nothing to do lets time pass.
+    fn simulated(&self) -> Option<&dyn Fn(Duration)> {
+        None
+    }
+}
+
+impl Time for MonotonicClock {
+    fn now(&self) -> Nanos {
+        clock::now()
+    }
+}
+
 /// Tells people something: one line.
 pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -48,6 +64,7 @@ pub struct Roster {
     servers: Vec<Server>,
     connect: Connect,
     tell: Tell,
+    time: Box<dyn Time>,
     /// Goes up whenever a session is lost, comes back, or a server wants its memory back.
     news: AtomicU64,
 }
@@ -88,8 +105,21 @@ impl Roster {
             servers: addresses.iter().map(server).collect(),
             connect,
             tell,
+            time: Box::new(MonotonicClock),
             news: AtomicU64::new(0),
         }
+    }
+
+    /// The same, in another time.
+    pub fn in_time(self, time: Box<dyn Time>) -> Roster {
+        Roster { time, ..self }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.time.now()
+    }
+    pub(crate) fn simulated(&self) -> Option<&dyn Fn(Duration)> {
+        self.time.simulated()
     }
 
     pub fn len(&self) -> usize {
@@ -154,7 +184,7 @@ impl Roster {
         if let Some(transport) = &link.transport {
             return Ok((Arc::clone(transport), link.generation));
         }
-        if !link.membership.may_connect(clock::now()) {
+        if !link.membership.may_connect(self.now()) {
             return Err(link.why.clone());
         }
         match (self.connect)(&known.address) {
@@ -175,7 +205,7 @@ impl Roster {
             Err(why) => {
                 known.away.store(true, Relaxed);
                 link.why.clone_from(&why);
-                if link.membership.handle_lost(clock::now()) {
+                if link.membership.handle_lost(self.now()) {
                     self.tell(&format!("going on without a server: {why}"));
                 }
                 Err(why)
@@ -185,7 +215,7 @@ impl Roster {
 
     /// Servers that are away and may be tried again.
     pub(crate) fn to_retry(&self) -> Option<ServerId> {
-        let now = clock::now();
+        let now = self.now();
         self.ids().find(|server| {
             let link = lock(&self.of(*server).link);
             let away = link.membership.standing() == Standing::Away;
@@ -208,7 +238,7 @@ impl Roster {
         known.generation.store(0, Release);
         known.suspected.store(false, Relaxed);
         known.away.store(true, Relaxed);
-        if link.membership.handle_lost(clock::now()) {
+        if link.membership.handle_lost(self.now()) {
             self.tell(&format!("{}; going on without it", link.why));
         }
         self.add_news();

@@ -6,7 +6,6 @@
 use crate::roster::Roster;
 use muninn_net::{Buffer, Done, Kind, Lane, OpError, Operation, Transport, Verb};
 use muninn_policy::hedge::Latency;
-use muninn_sys::clock;
 use muninn_types::{Class, LaneKind, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::collections::VecDeque;
@@ -137,7 +136,7 @@ impl Wire {
             data,
             token,
         };
-        let posted_at = clock::now();
+        let posted_at = self.roster.now();
         let connection = self.connection(server, generation)?;
         if let Err(operation) = connection.lane(lane).post(operation) {
             // Only on a server that has not answered for long: all of them were left behind.
@@ -165,7 +164,11 @@ impl Wire {
         if connection.generation != leg.generation {
             return Some((leg.token, Ended::Lost(self.roster.why(leg.server))));
         }
-        let done = connection.lane(leg.lane).poll(wait)?;
+        let Some(done) = connection.lane(leg.lane).poll(wait) else {
+            // The clerk may have found out that the session is lost: nothing will come.
+            let lost = self.roster.generation(leg.server) != leg.generation;
+            return lost.then(|| (leg.token, Ended::Lost(self.roster.why(leg.server))));
+        };
         let token = done.operation.token;
         Some((token, self.end(leg.server, leg.posted_at, done)))
     }
@@ -184,7 +187,7 @@ impl Wire {
             Ok(_) => {
                 // One that was left behind says that the server lives, not how fast it is.
                 if !left_behind {
-                    let took = clock::now().saturating_sub(posted_at);
+                    let took = self.roster.now().saturating_sub(posted_at);
                     connection.latency.handle_answer(took);
                 }
                 if connection.behind.is_empty() && self.roster.is_suspected(server) {
@@ -248,7 +251,7 @@ impl Wire {
         }
         self.drain(server);
         if let Some((posted_at, patience)) = oldest(self)
-            && clock::now() > posted_at.saturating_add(patience)
+            && self.roster.now() > posted_at.saturating_add(patience)
         {
             self.roster.suspect(server);
         }

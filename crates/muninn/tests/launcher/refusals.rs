@@ -314,7 +314,9 @@ fn a_layout_that_the_pool_cannot_have() {
     );
     let unknown = refusal(&["--layout", "raid"]);
     assert!(
-        unknown.contains("'raid' is not a layout: use single, mirror (two copies) or mirror:3"),
+        unknown.contains(
+            "'raid' is not a layout: use single, mirror (two copies), mirror:3, or parity:K+M"
+        ),
         "{unknown}"
     );
 }

@@ -12,10 +12,12 @@ mod common;
 #[path = "../run/harness.rs"]
 mod harness;
 
+mod donors;
 mod drain;
 mod lies;
 mod links;
 mod lose;
+mod parity;
 mod pools;
 mod programs;
 mod rejoin;

@@ -69,8 +69,13 @@ impl Pool {
 
 /// Starts a program that works on far memory for a while and checks all of it.
 pub fn working(place: &Place, pool: &str, layout: &str, seconds: u32) -> Run {
+    working_with(place, pool, layout, seconds, &[])
+}
+
+pub fn working_with(place: &Place, pool: &str, layout: &str, seconds: u32, more: &[&str]) -> Run {
     let seconds = seconds.to_string();
     let options = ["--local", LOCAL, "--pool", pool, "--layout", layout];
+    let options = [&options[..], more].concat();
     let words = [checker(), "pressure", "--seconds", &seconds, "--size", SIZE];
     start(place, &options, &words)
 }

@@ -188,6 +188,8 @@ struct State<B: Backing> {
     drain: Option<Nanos>,
     drain_changes: u64,
     stopping: bool,
+    /// The machine is short of memory: nothing more is granted.
+    short: bool,
 }
 
 #[derive(Debug)]
@@ -398,6 +400,7 @@ impl<B: Backing> Pool<B> {
             drain: None,
             drain_changes: 0,
             stopping: false,
+            short: false,
         };
         let wipe_waits = Condvar::new();
         Ok(Arc::new(Pool {
@@ -471,6 +474,10 @@ impl<B: Backing> Pool<B> {
         }
         if state.drain.is_some() {
             return Err(Refusal::new(ErrorCode::Draining));
+        }
+        if state.short {
+            let refusal = Refusal::with(ErrorCode::PoolFull, bytes, 0);
+            return Err(refusal.remark("its machine is short of memory"));
         }
         let begun = state.begun(session, transport, order);
         let fresh = begun.is_none().then(|| state.fresh(order)).flatten();
@@ -712,6 +719,10 @@ impl<B: Backing> Pool<B> {
     pub fn drain(&self) -> (Option<Nanos>, u64) {
         let state = lock(&self.state);
         (state.drain, state.drain_changes)
+    }
+    /// While the machine is short of memory, nothing more is granted.
+    pub fn set_short(&self, short: bool) {
+        lock(&self.state).short = short;
     }
     /// No more grants: the server is about to end.
     pub fn stop(&self) {

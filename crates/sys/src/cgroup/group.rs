@@ -93,6 +93,34 @@ impl<F: CgroupFiles + Clone> MemoryCgroup<F> {
         Ok(smallest)
     }
 
+    /// Memory that could still be had below the limits of this group and all above it; `None` without
+    /// limits. Pages of files can be dropped and do not count as used.
+    pub fn left(&self) -> Result<Option<Bytes>, CgroupError> {
+        let mut least = None;
+        for below in self.below.ancestors() {
+            let group = self.hierarchy.group(below);
+            let Some(limit) = group.limit()? else {
+                continue;
+            };
+            let used = group.usage()?.0.saturating_sub(group.cached()?.0);
+            let left = Bytes(limit.0.saturating_sub(used));
+            least = Some(least.map_or(left, |least: Bytes| least.min(left)));
+        }
+        Ok(least)
+    }
+
+    fn cached(&self) -> Result<Bytes, CgroupError> {
+        let text = self.hierarchy.read(&self.path().join("memory.stat"))?;
+        let names = match self.hierarchy.version {
+            Version::V1 => ["total_inactive_file", "total_active_file"],
+            Version::V2 => ["inactive_file", "active_file"],
+        };
+        let lines = text.lines().filter_map(|line| line.split_once(' '));
+        let cached = lines.filter(|(name, _)| names.contains(name));
+        let bytes = cached.filter_map(|(_, value)| value.trim().parse::<u64>().ok());
+        Ok(Bytes(bytes.sum()))
+    }
+
     /// Sets the limit of memory and, where `swap` is given, that of swap: `Some(None)` lifts it.
     pub fn set_limits(
         &self,

@@ -255,6 +255,22 @@ pub fn meminfo(source: &impl ProcSource) -> Result<MemInfo, ProcError> {
     Ok(MemInfo::parse(&buffer[..n]))
 }
 
+/// For which share of the last ten seconds, in percent, all waited for memory.
+pub fn memory_stall(source: &impl ProcSource) -> Result<f32, ProcError> {
+    let path = "/proc/pressure/memory";
+    let text = read_text(source, path)?;
+    parse::full_stall(&text).ok_or_else(|| ProcError::Unexpected {
+        path: path.to_string(),
+        text: text.trim().to_string(),
+    })
+}
+
+/// Makes the kernel end other processes before this one when memory runs out. Lowering takes a right
+/// that most users lack.
+pub fn set_oom_score(score: i32) -> std::io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", score.to_string())
+}
+
 /// Memory of a process in pages; `pid` 0 is this one.
 pub fn statm(source: &impl ProcSource, pid: i32) -> Result<Statm, ProcError> {
     let mut buffer = [0; 256];

@@ -71,6 +71,13 @@ impl MemInfo {
     }
 }
 
+/// The line `full avg10=…` of a pressure file.
+pub(super) fn full_stall(text: &str) -> Option<f32> {
+    let line = text.lines().find_map(|line| line.strip_prefix("full "))?;
+    let mut words = line.split_whitespace();
+    words.find_map(|word| word.strip_prefix("avg10=")?.parse().ok())
+}
+
 /// What `status` tells about a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -199,6 +206,10 @@ mod tests {
         );
         assert_eq!((status.state, status.ppid, status.threads), (b'S', 12, 3));
         assert_eq!((status.vm_rss, status.seccomp), (Bytes::kib(5096), 2));
+        let pressure = "some avg10=9.00 avg60=0.00 avg300=0.00 total=9\n\
+                        full avg10=1.25 avg60=0.00 avg300=0.00 total=1650612\n";
+        assert_eq!(full_stall(pressure), Some(1.25));
+        assert_eq!(full_stall("some avg10=9.00\n"), None);
         let rollup =
             SmapsRollup::parse(b"55e0-7ffd ---p 00 00:00 0 [rollup]\nRss: 884 kB\nPss: 92 kB\n");
         assert_eq!((rollup.rss, rollup.pss), (Bytes::kib(884), Bytes::kib(92)));

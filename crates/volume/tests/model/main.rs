@@ -1,20 +1,29 @@
-//! A volume over servers that stop, die, come back, drain and lag, against a shadow model.
+//! A volume over servers that stop, die, come back, drain, lag and lie, against a shadow model.
 //!
 //! At any time no more servers are hurt than the layout can spare, and the next is hurt only when every
 //! extent has all of its copies again: then nothing may ever fail, and every page must read as it was
-//! last written. Steps come from a seed, which a failure prints. `MUNINN_TEST_SEEDS` runs more.
+//! last written. Steps come from a seed, which a failure prints.
+//!
+//! Most runs are simulated: in a time of their own, so that a seed decides all that happens. A few take place in
+//! the machine's time, where threads really run at once. `MUNINN_TEST_SEEDS` runs more of both, `MUNINN_TEST_SEED`
+//! one alone.
 
 mod puppet;
+mod stage;
 
 use muninn_policy::layout::Layout;
+use muninn_policy::stripe::Stripes;
 use muninn_types::{Class, PAGE_SIZE, SplitMix64};
 use muninn_volume::{Clerk, Extent, ExtentId, Page, Roster, Transfer, Volume};
 use puppet::Puppet;
-use std::collections::HashMap;
+use stage::{Stage, StageTime};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What it takes at most until a server that went is missed: its heartbeat.
+const NOTICED: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hurt {
@@ -22,16 +31,18 @@ enum Hurt {
     Dead,
     Slow,
     Draining,
+    Lying,
 }
 
 struct World {
+    stage: Stage,
     puppets: Vec<Puppet>,
     hurt: Vec<Option<Hurt>>,
     clerk: Arc<Clerk>,
     volume: Volume,
     layout: Layout,
     extents: Vec<Extent>,
-    shadow: HashMap<(ExtentId, u32), u64>,
+    shadow: BTreeMap<(ExtentId, u32), u64>,
     next: u64,
     said: Arc<Mutex<Vec<String>>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -46,8 +57,8 @@ fn page_of(value: u64) -> Page {
 }
 
 impl World {
-    fn new(servers: usize, layout: Layout) -> World {
-        let puppets: Vec<Puppet> = (0..servers).map(Puppet::new).collect();
+    fn new(servers: usize, layout: Layout, stage: Stage) -> World {
+        let puppets: Vec<Puppet> = (0..servers).map(|at| Puppet::new(at, &stage)).collect();
         let addresses: Vec<_> = puppets.iter().map(Puppet::address).collect();
         let all = puppets.clone();
         let connect = move |address: &_| {
@@ -57,38 +68,43 @@ impl World {
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let saying = Arc::clone(&said);
         let tell = move |text: &str| saying.lock().unwrap().push(text.to_string());
-        let roster = Arc::new(Roster::new(&addresses, Box::new(connect), Box::new(tell)));
+        let roster = Roster::new(&addresses, Box::new(connect), Box::new(tell));
+        let roster = Arc::new(roster.in_time(Box::new(StageTime::new(&stage))));
         let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, 7));
         let running = Arc::clone(&clerk);
+        let clerks_stage = stage.clone();
         World {
             hurt: vec![None; servers],
             volume: Volume::new(roster, Arc::clone(&clerk)),
-            thread: Some(std::thread::spawn(move || running.run())),
+            thread: Some(std::thread::spawn(move || {
+                clerks_stage.run_clerk(|| running.run());
+            })),
+            stage,
             puppets,
             clerk,
             layout,
             extents: Vec::new(),
-            shadow: HashMap::new(),
+            shadow: BTreeMap::new(),
             next: 1,
             said,
         }
     }
 
     fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
-        let start = Instant::now();
+        let start = self.stage.now();
         loop {
             self.attend();
             if done(self) {
                 return;
             }
             assert!(
-                start.elapsed() < PATIENCE,
+                self.stage.now() < start + PATIENCE.into(),
                 "{what}: not in time; {:?}; {:?}; {:?}",
                 self.volume.census(),
                 self.hurt,
                 self.said.lock().unwrap()
             );
-            std::thread::sleep(Duration::from_micros(200));
+            self.stage.sleep(Duration::from_millis(1));
         }
     }
 
@@ -99,12 +115,25 @@ impl World {
         }
     }
 
+    /// A new extent; while servers are away or drain there may be no room for a moment.
+    fn extent(&mut self) -> Extent {
+        let ends = self.stage.now() + PATIENCE.into();
+        loop {
+            match self.volume.extent() {
+                Ok(extent) => return extent,
+                Err(why) => assert!(self.stage.now() < ends, "{why}; {:?}", self.hurt),
+            }
+            self.attend();
+            self.stage.sleep(Duration::from_millis(1));
+        }
+    }
+
     fn write(&mut self, dice: &mut SplitMix64) {
         if self.extents.is_empty() {
             return;
         }
         let count = 1 + dice.below(24) as usize;
-        let mut pages: HashMap<(ExtentId, u32), Box<Page>> = HashMap::new();
+        let mut pages: BTreeMap<(ExtentId, u32), Box<Page>> = BTreeMap::new();
         for _ in 0..count {
             let extent = self.extents[dice.below(self.extents.len() as u64) as usize];
             let place = dice.below(u64::from(extent.pages)) as u32;
@@ -141,7 +170,46 @@ impl World {
         read.unwrap_or_else(|why| panic!("{why}; {:?}", self.hurt));
         for (key, page) in keys.iter().zip(&pages) {
             let expected = page_of(self.shadow[key]);
-            assert!(**page == expected, "{key:?} holds something else");
+            if **page != expected {
+                self.read_other_copy(*key, &expected);
+            }
+        }
+    }
+
+    /// As the pager does with a page that is not what it wrote.
+    fn read_other_copy(&mut self, (extent, place): (ExtentId, u32), expected: &Page) {
+        let lies = self.hurt.contains(&Some(Hurt::Lying));
+        assert!(lies, "{extent} {place} holds something else");
+        let mut page = Box::new([0; PAGE_SIZE]);
+        let near = &raw mut *page;
+        let transfer = Transfer {
+            extent,
+            place,
+            near,
+        };
+        let (mut wrong, mut errors) = (Vec::new(), Vec::new());
+        for n in 0.. {
+            // SAFETY: the page is ours.
+            let read = unsafe { self.volume.read_copy(&transfer, Class::Demand, n) };
+            let read = read.unwrap_or_else(|| {
+                let said = self.said.lock().unwrap().clone();
+                let extent = self.volume.describe(extent);
+                panic!(
+                    "{extent} {place}: no copy is right; {:?}; {said:#?}; {errors:?}",
+                    self.hurt
+                )
+            });
+            match read {
+                Ok(_) if *page == *expected => break,
+                Ok(server) => wrong.push(server),
+                Err(why) => errors.push(why),
+            }
+        }
+        for server in wrong {
+            let name = self.puppets[server.0 as usize].address();
+            let guilty = self.hurt[server.0 as usize] == Some(Hurt::Lying);
+            assert!(guilty, "{name} did not lie");
+            self.volume.distrust(extent, server);
         }
     }
 
@@ -156,22 +224,30 @@ impl World {
         self.read(&keys);
     }
 
+    /// Waits until all that has happened to servers was noticed and mended.
+    fn settle(&mut self) {
+        let noticed = self.stage.now() + NOTICED.into();
+        self.until("all copies are there", |world| {
+            let met = world.puppets.iter().all(Puppet::is_met);
+            met && world.stage.now() >= noticed && world.volume.census().degraded == 0
+        });
+    }
+
     fn hurt_one(&mut self, dice: &mut SplitMix64) {
         let already = self.hurt.iter().flatten().count();
         if already >= self.layout.spare() {
             return;
         }
-        self.until("all copies are there", |world| {
-            world.volume.census().degraded == 0
-        });
+        self.settle();
         let victim = dice.below(self.puppets.len() as u64) as usize;
         if self.hurt[victim].is_some() {
             return;
         }
-        let how = match dice.below(4) {
+        let how = match dice.below(5) {
             0 => Hurt::Stopped,
             1 => Hurt::Dead,
             2 => Hurt::Slow,
+            3 => Hurt::Lying,
             _ => Hurt::Draining,
         };
         let puppet = &self.puppets[victim];
@@ -180,6 +256,7 @@ impl World {
             Hurt::Dead => puppet.kill(),
             Hurt::Slow => puppet.be_slow(Duration::from_millis(5)),
             Hurt::Draining => puppet.drain(true),
+            Hurt::Lying => puppet.lie(true),
         }
         self.hurt[victim] = Some(how);
     }
@@ -193,18 +270,18 @@ impl World {
                 Some(Hurt::Dead) => puppet.start_again(),
                 Some(Hurt::Slow) => puppet.be_slow(Duration::ZERO),
                 Some(Hurt::Draining) => puppet.drain(false),
+                Some(Hurt::Lying) => puppet.lie(false),
             }
         }
     }
 
     fn run(&mut self, seed: u64) {
         let mut dice = SplitMix64::new(seed);
-        for _ in 0..120 {
+        for _ in 0..100 {
             self.attend();
             match dice.below(20) {
                 0..2 if self.extents.len() < 6 => {
-                    let extent = self.volume.extent();
-                    let extent = extent.unwrap_or_else(|why| panic!("{why}; {:?}", self.hurt));
+                    let extent = self.extent();
                     assert!(self.extents.iter().all(|known| known.id != extent.id));
                     self.extents.push(extent);
                 }
@@ -221,9 +298,7 @@ impl World {
             }
         }
         self.heal();
-        self.until("all copies are there", |world| {
-            world.volume.census().degraded == 0
-        });
+        self.settle();
         // Whoever has a copy now has the right one.
         let all: Vec<_> = self.shadow.keys().copied().collect();
         for server in 0..self.puppets.len().min(self.layout.spare()) {
@@ -244,17 +319,28 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.clerk.stop();
+        self.stage.await_end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn run_seeds(servers: usize, layout: Layout, first: u64) {
+/// Seeds of each simulation, and of each run in the machine's time.
+const SIMULATED: u64 = 340;
+const REAL: u64 = 2;
+
+/// As many seeds as are wanted, of each layout.
+fn seeds(usual: u64) -> u64 {
     let seeds = std::env::var("MUNINN_TEST_SEEDS").ok();
-    let seeds: u64 = seeds.and_then(|text| text.parse().ok()).unwrap_or(12);
-    for seed in first..first + seeds {
-        let ran = std::panic::catch_unwind(|| World::new(servers, layout).run(seed));
+    seeds.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+fn run_seeds(servers: usize, layout: Layout, first: u64, count: u64, stage: fn() -> Stage) {
+    let only = std::env::var("MUNINN_TEST_SEED").ok();
+    let only: Option<u64> = only.and_then(|text| text.parse().ok());
+    for seed in (first..first + count).filter(|seed| only.is_none_or(|only| only == *seed)) {
+        let ran = std::panic::catch_unwind(|| World::new(servers, layout, stage()).run(seed));
         if let Err(why) = ran {
             eprintln!("seed {seed}, {servers} servers, {layout}");
             std::panic::resume_unwind(why);
@@ -262,24 +348,71 @@ fn run_seeds(servers: usize, layout: Layout, first: u64) {
     }
 }
 
+fn parity(data: u8, parity: u8) -> Layout {
+    Layout::Parity(Stripes::new(data, parity).unwrap())
+}
+
+fn simulate(servers: usize, layout: Layout, first: u64) {
+    run_seeds(servers, layout, first, seeds(SIMULATED), Stage::simulated);
+}
+
 #[test]
 fn two_servers_with_two_copies() {
-    run_seeds(2, Layout::Mirror(2), 1000);
+    simulate(2, Layout::Mirror(2), 100_000);
 }
 
 #[test]
 fn four_servers_with_two_copies() {
-    run_seeds(4, Layout::Mirror(2), 2000);
+    simulate(4, Layout::Mirror(2), 200_000);
 }
 
 #[test]
 fn four_servers_with_three_copies() {
-    run_seeds(4, Layout::Mirror(3), 3000);
+    simulate(4, Layout::Mirror(3), 300_000);
+}
+
+#[test]
+fn three_servers_with_two_and_one() {
+    simulate(3, parity(2, 1), 400_000);
+}
+
+#[test]
+fn six_servers_with_four_and_one() {
+    simulate(6, parity(4, 1), 500_000);
+}
+
+#[test]
+fn seven_servers_with_four_and_two() {
+    simulate(7, parity(4, 2), 600_000);
+}
+
+#[test]
+fn a_seed_decides_all_that_happens() {
+    let said = || {
+        let mut world = World::new(4, parity(2, 1), Stage::simulated());
+        world.run(7);
+        let said = world.said.lock().unwrap().clone();
+        (said, world.volume.census(), world.stage.now())
+    };
+    assert_eq!(said(), said());
+}
+
+/// Threads that really run at the same time.
+#[test]
+fn in_real_time() {
+    for (servers, layout) in [
+        (2, Layout::Mirror(2)),
+        (4, Layout::Mirror(3)),
+        (4, parity(2, 1)),
+        (7, parity(4, 2)),
+    ] {
+        run_seeds(servers, layout, 1000, seeds(REAL), || Stage::Real);
+    }
 }
 
 #[test]
 fn a_server_that_is_silent_costs_a_delay_once() {
-    let mut world = World::new(2, Layout::Mirror(2));
+    let mut world = World::new(2, Layout::Mirror(2), Stage::Real);
     let extent = world.volume.extent().unwrap();
     let mut page = Box::new(page_of(1));
     let near = &raw mut *page;
@@ -313,7 +446,7 @@ fn a_server_that_is_silent_costs_a_delay_once() {
 /// A server that is to be emptied is, with one copy of everything as well.
 #[test]
 fn the_only_copy_moves_away() {
-    let mut world = World::new(2, Layout::Single);
+    let mut world = World::new(2, Layout::Single, Stage::Real);
     let mut dice = SplitMix64::new(5);
     for _ in 0..3 {
         let extent = world.volume.extent().unwrap();

@@ -1,14 +1,18 @@
-//! A server that does what a test tells it: it stops, goes on, dies, comes back empty, is slow, or wants
-//! its memory back.
+//! A server that does what a test tells it: it stops, goes on, dies, comes back empty, is slow, lies, or
+//! wants its memory back.
 
+use crate::stage::Stage;
 use muninn_net::fake::FakeTransport;
-use muninn_net::{Answer, Beat, Control, Done, Kind, Lane, NetError, Op, Transport};
+use muninn_net::{Answer, Beat, Control, Done, Kind, Lane, NetError, Op, Transport, Verb};
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, LaneKind};
+use muninn_types::{Bytes, LaneKind, Nanos, PAGE_SIZE};
 use muninn_wire::{ErrorCode, Refusal};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// What an operation takes at least, in a simulation.
+const TRIP: Duration = Duration::from_micros(40);
 
 #[derive(Debug)]
 struct State {
@@ -16,10 +20,15 @@ struct State {
     stopped: bool,
     draining: bool,
     slow: Duration,
+    lying: bool,
+    /// Somebody has connected, and since it was started last.
+    known: bool,
+    met: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct Puppet {
+    stage: Stage,
     address: Address,
     state: Arc<Mutex<State>>,
 }
@@ -27,14 +36,18 @@ pub struct Puppet {
 const ROOM: Bytes = Bytes::mib(8);
 
 impl Puppet {
-    pub fn new(at: usize) -> Puppet {
+    pub fn new(at: usize, stage: &Stage) -> Puppet {
         let state = State {
             memory: Some(FakeTransport::new(ROOM)),
             stopped: false,
             draining: false,
             slow: Duration::ZERO,
+            lying: false,
+            known: false,
+            met: true,
         };
         Puppet {
+            stage: stage.clone(),
             address: Address::Unix(format!("puppet{at}").into()),
             state: Arc::new(Mutex::new(state)),
         }
@@ -63,12 +76,20 @@ impl Puppet {
         state.stopped = false;
         state.draining = false;
         state.memory = Some(FakeTransport::new(ROOM));
+        state.met = !state.known;
     }
     pub fn be_slow(&self, by: Duration) {
         self.lock().slow = by;
     }
+    pub fn lie(&self, lying: bool) {
+        self.lock().lying = lying;
+    }
     pub fn drain(&self, draining: bool) {
         self.lock().draining = draining;
+    }
+    /// Whether those who had a session with it have one again.
+    pub fn is_met(&self) -> bool {
+        self.lock().met
     }
     pub fn grants(&self) -> usize {
         self.lock().memory.as_ref().map_or(0, |m| m.grants())
@@ -76,9 +97,10 @@ impl Puppet {
 
     /// A session with it.
     pub fn connect(&self) -> Result<Arc<dyn Transport>, String> {
-        let state = self.lock();
+        let mut state = self.lock();
         let memory = state.memory.clone().filter(|_| !state.stopped);
         let memory = memory.ok_or("nobody listens there")?;
+        (state.known, state.met) = (true, true);
         drop(state);
         Ok(Arc::new(Session {
             puppet: self.clone(),
@@ -122,7 +144,8 @@ impl Transport for Session {
             (state.stopped, state.draining)
         };
         if stopped && self.memory.lost().is_none() {
-            std::thread::sleep(deadline.min(Duration::from_millis(20)));
+            let stage = &self.puppet.stage;
+            stage.sleep(deadline.min(Duration::from_millis(20)));
             return Err(NetError::Timeout(self.puppet.address.clone(), deadline));
         }
         if draining && matches!(control, Control::Grant { .. }) {
@@ -136,7 +159,9 @@ impl Transport for Session {
             return Beat::Lost;
         }
         if self.puppet.lock().stopped {
-            std::thread::sleep(patience.min(Duration::from_millis(5)));
+            self.puppet
+                .stage
+                .sleep(patience.min(Duration::from_millis(5)));
             return Beat::Silent;
         }
         Beat::Answered
@@ -157,10 +182,17 @@ impl Transport for Session {
 struct Strings {
     session: Session,
     inner: Box<dyn Lane>,
-    waiting: VecDeque<(Op, Instant)>,
+    waiting: VecDeque<(Op, Nanos)>,
 }
 
 impl Strings {
+    /// When the next operation is done, if nothing happens meanwhile.
+    fn next_due(&self) -> Option<Nanos> {
+        let state = self.session.puppet.lock();
+        let (_, posted) = self.waiting.front().filter(|_| !state.stopped)?;
+        Some(*posted + (state.slow + TRIP).into())
+    }
+
     fn advance(&mut self) {
         let lost = self.session.lost().is_some();
         let (stopped, slow) = {
@@ -170,9 +202,15 @@ impl Strings {
         if stopped && !lost {
             return;
         }
+        let stage = self.session.puppet.stage.clone();
+        let trip = match stage {
+            Stage::Real => slow,
+            Stage::Simulated(_) => slow + TRIP,
+        };
+        let trip = Nanos::from(trip);
         loop {
-            let due = self.waiting.front().map(|(_, posted)| *posted + slow);
-            if due.is_none_or(|due| due > Instant::now() && !lost) {
+            let due = self.waiting.front().map(|(_, posted)| *posted + trip);
+            if due.is_none_or(|due| due > stage.now() && !lost) {
                 return;
             }
             if let Some((op, _)) = self.waiting.pop_front() {
@@ -190,20 +228,35 @@ impl Lane for Strings {
         if self.waiting.len() >= 64 {
             return Err(op);
         }
-        self.waiting.push_back((op, Instant::now()));
+        self.waiting
+            .push_back((op, self.session.puppet.stage.now()));
         Ok(())
     }
     fn poll(&mut self, wait: Duration) -> Option<Done> {
-        let ends = Instant::now() + wait;
+        let stage = self.session.puppet.stage.clone();
+        let ends = stage.now() + wait.into();
         loop {
             self.advance();
-            if let Some(done) = self.inner.poll(Duration::ZERO) {
+            if let Some(mut done) = self.inner.poll(Duration::ZERO) {
+                let lying = self.session.puppet.lock().lying;
+                if lying && matches!(done.operation.verb, Verb::Read(_)) {
+                    // A bit in every page.
+                    for page in done.operation.data.as_mut().chunks_mut(PAGE_SIZE) {
+                        page[done.operation.token as usize % PAGE_SIZE] ^= 4;
+                    }
+                }
                 return Some(done);
             }
-            if Instant::now() >= ends {
+            let now = stage.now();
+            if now >= ends {
                 return None;
             }
-            std::thread::sleep(Duration::from_micros(50).min(wait));
+            let left = ends.saturating_sub(now);
+            let nap = match stage {
+                Stage::Real => left.min(Nanos::micros(50)),
+                Stage::Simulated(_) => self.next_due().map_or(left, |due| left.min(due - now)),
+            };
+            stage.sleep(nap.into());
         }
     }
     fn under_way(&self) -> usize {

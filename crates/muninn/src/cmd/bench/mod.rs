@@ -8,6 +8,7 @@ pub mod heap;
 pub mod net;
 pub mod paging;
 pub mod scale;
+pub mod volume;
 pub mod wic;
 
 use crate::failure::Outcome;
@@ -24,6 +25,8 @@ pub enum Bench {
     Apps(Box<apps::Args>),
     /// Functions at the client, at the server and at the nic
     Wic(wic::Args),
+    /// Copies and parity beside a single copy, and reads while servers go
+    Volume(volume::Args),
     /// The managed heap and its collectors, beside Java's
     Heap(heap::Args),
 }
@@ -34,6 +37,7 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Paging(args) => paging::run(args),
         Bench::Apps(args) => apps::run(args),
         Bench::Wic(args) => wic::run(args),
+        Bench::Volume(args) => volume::run(args),
         Bench::Heap(args) => heap::run(args),
     }
 }

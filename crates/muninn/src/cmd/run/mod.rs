@@ -74,7 +74,8 @@ pub struct Args {
     pub key_file: Option<PathBuf>,
 
     /// How far pages lie over the servers: single (one copy), mirror (two copies at two servers: either
-    /// may go), mirror:3 [default: mirror with two or more servers on other machines, else single]
+    /// may go), mirror:3, parity:4+1 (a sum of every four pages at a fifth server: any may go) and others
+    /// such as parity:2+1 and parity:4+2 [default: mirror with two or more servers on other machines, else single]
     #[arg(long, env = "MUNINN_LAYOUT", value_name = "NAME")]
     pub layout: Option<Layout>,
 

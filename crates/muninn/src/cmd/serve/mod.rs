@@ -1,5 +1,6 @@
 //! `muninn serve`: a memory server in the foreground, until it is told to stop.
 
+mod donor;
 mod settings;
 
 pub use settings::Args;
@@ -8,6 +9,7 @@ use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::key_file::Watched;
 use crate::ui;
+use donor::Host;
 use muninn_net::Key;
 use muninn_server::{Server, ServerError};
 use muninn_sys::epoll::wait_any;
@@ -81,6 +83,9 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     });
     let described = settings.server.clone();
     let server = Server::start(settings.server.clone()).map_err(refused)?;
+    // Before anybody is told where it listens.
+    let mut host = Host::new(settings.reserve);
+    host.look_after(&server);
     let listening = Event::Listening {
         pid: muninn_sys::proc::own_pid(),
         name: &described.name,
@@ -95,7 +100,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         open_files_max: files.soft,
     };
     voice.say(&listening, || describe(&server, &settings));
-    wait(&server, &termination, &mut keys)?;
+    wait(&server, &termination, &mut keys, &mut host)?;
     if !settings.stop_grace.is_zero() {
         drain(&server, &termination, settings.stop_grace, &voice)?;
     }
@@ -154,7 +159,12 @@ fn describe(server: &Server, settings: &Settings) -> String {
 }
 
 /// Waits until somebody wants the server to end. That one of its threads has ended is an error.
-fn wait(server: &Server, termination: &Termination, keys: &mut Option<Keys>) -> Outcome {
+fn wait(
+    server: &Server,
+    termination: &Termination,
+    keys: &mut Option<Keys>,
+    host: &mut Host,
+) -> Outcome {
     loop {
         let reload = keys.as_ref().map(|keys| keys.reload.as_fd());
         let fds: Vec<_> = reload.into_iter().chain([termination.as_fd()]).collect();
@@ -163,6 +173,7 @@ fn wait(server: &Server, termination: &Termination, keys: &mut Option<Keys>) -> 
             return Ok(());
         }
         check_health(server)?;
+        host.look_after(server);
         match keys.as_mut().and_then(Keys::changed) {
             Some(Ok(key)) => {
                 server.set_key(key);

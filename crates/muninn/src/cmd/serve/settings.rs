@@ -6,6 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::hosting::HostArgs;
 use crate::key_file;
 use clap::builder::BoolishValueParser;
+use muninn_policy::donor::Donor;
 use muninn_policy::wrr::Weights;
 use muninn_server::{CallFactory, HugePages, ServerConfig};
 use muninn_sys::affinity;
@@ -133,6 +134,11 @@ pub struct Args {
     #[arg(long, env = "MUNINN_STOP_GRACE", value_name = "DURATION", value_parser = parse_duration)]
     pub stop_grace: Option<Duration>,
 
+    /// Memory that is left to this machine: with less available nothing more is granted [default: a part
+    /// in 32 of all, 512MiB at most; none with --prealloc]
+    #[arg(long, env = "MUNINN_RESERVE", value_name = "SIZE")]
+    pub reserve: Option<Bytes>,
+
     #[command(flatten)]
     pub host: HostArgs,
 
@@ -146,6 +152,8 @@ pub struct Args {
 pub struct Settings {
     pub server: ServerConfig,
     pub stop_grace: Duration,
+    /// What is left to the machine; `None` where all memory was taken at the start.
+    pub reserve: Option<Bytes>,
     /// Nothing said where to listen.
     pub default_socket: bool,
     /// Read again when it changes.
@@ -268,9 +276,15 @@ impl Args {
             ..defaults
         };
         let stop_grace = self.stop_grace.or(span(file.stop_grace));
+        let usual = || {
+            let total = proc::meminfo(source).ok()?.total;
+            (!server.prealloc).then(|| Donor::usual_reserve(total))
+        };
+        let reserve = self.reserve.or(file.reserve).or_else(usual);
         Ok(Settings {
             server,
             stop_grace: stop_grace.unwrap_or(Duration::ZERO),
+            reserve,
             default_socket,
             key_file: key_file.map(std::path::Path::to_path_buf),
         })
