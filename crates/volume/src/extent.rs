@@ -11,10 +11,11 @@ use muninn_policy::stripe::Pieces;
 use muninn_types::{GrantId, PAGE_SIZE, ServerId};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use crate::clerk::EXTENT_PAGES;
+use crate::lock;
 use crate::volume::Page;
 
 const WORDS: usize = EXTENT_PAGES as usize / 64;
@@ -71,17 +72,28 @@ impl Member {
 #[derive(Debug)]
 pub struct Fill {
     lacking: [AtomicU64; WORDS],
+    /// Servers whose member is none any more: it missed a write, and is not read from.
+    gone: Mutex<Vec<ServerId>>,
 }
 
 impl Fill {
     pub fn of(written: &[u64; WORDS]) -> Fill {
         Fill {
             lacking: written.map(AtomicU64::new),
+            gone: Mutex::default(),
         }
     }
 
     pub fn note_written(&self, place: u32) {
         self.lacking[place as usize / 64].fetch_or(1 << (place % 64), SeqCst);
+    }
+
+    /// Noted *before* what was missed is marked as lacking.
+    pub fn note_gone(&self, server: ServerId) {
+        lock(&self.gone).push(server);
+    }
+    pub fn is_gone(&self, server: ServerId) -> bool {
+        lock(&self.gone).contains(&server)
     }
 
     pub fn count(&self) -> u32 {
@@ -263,6 +275,9 @@ impl ExtentMap {
         let entry = self.get_mut(id)?;
         let at = entry.members.iter().position(|m| m.at.server == server)?;
         let member = entry.members.remove(at);
+        if let Some(fill) = &entry.fill {
+            fill.note_gone(server);
+        }
         self.by_server[server.0 as usize].remove(&id.0);
         Some(member.at)
     }
@@ -323,6 +338,18 @@ mod tests {
             }
             assert_eq!(end, pages);
         }
+    }
+
+    /// The mover must not copy from one that missed a write since it was told whom to copy from.
+    #[test]
+    fn who_is_no_member_any_more_is_known_to_the_mover() {
+        let mut map = ExtentMap::new(2);
+        let id = map.insert(16, vec![member(0), member(1)], None);
+        let fill = Arc::new(map.get(id).unwrap().to_fill());
+        map.get_mut(id).unwrap().fill = Some(Arc::clone(&fill));
+        assert!(!fill.is_gone(ServerId(1)));
+        map.drop_member(id, ServerId(1));
+        assert!(fill.is_gone(ServerId(1)) && !fill.is_gone(ServerId(0)));
     }
 
     proptest! {

@@ -165,7 +165,8 @@ impl Courier {
     /// Members to read from: those that answer before those that do not.
     fn sources(&self, order: &Order) -> Vec<(u8, Holding)> {
         let mut sources = order.members.clone();
-        sources.retain(|(_, source)| self.roster.counts(source));
+        sources
+            .retain(|(_, source)| self.roster.counts(source) && !order.fill.is_gone(source.server));
         sources.sort_by_key(|(_, source)| self.roster.is_suspected(source.server));
         sources
     }

@@ -249,7 +249,7 @@ impl Volume {
                 Ok(leg) => legs.push(leg),
                 Err(text) => {
                     why = text;
-                    pages_in(mask).for_each(|at| miss(&mut missed, rows[at].extent, to.server));
+                    self.give_up(rows, changes, (to.server, mask), &mut missed);
                 }
             }
         }
@@ -259,6 +259,28 @@ impl Volume {
             return Err(self.lost(rows[at].extent, &why));
         }
         Ok(missed)
+    }
+
+    /// A server missed its part of some rows: it is no member of their extents any more, and so keeps no
+    /// other row of them either.
+    fn give_up(
+        &self,
+        rows: &[Row],
+        changes: &mut [Change],
+        (server, mask): (ServerId, u64),
+        missed: &mut Missed,
+    ) {
+        for at in pages_in(mask) {
+            miss(missed, rows[at].extent, server);
+        }
+        for (row, change) in rows.iter().zip(changes) {
+            if missed.contains(&(row.extent, server))
+                && let Some(piece) = super::gather::piece_at(&self.map, row, server)
+            {
+                change.valid = change.valid & !Pieces::one(piece);
+                change.sure = change.sure & !Pieces::one(piece);
+            }
+        }
     }
 
     fn piece_of(&self, row: &Row, server: ServerId) -> usize {
@@ -293,8 +315,8 @@ impl Volume {
                 self.roster.suspect(leg.server);
                 self.wire.leave_behind(leg);
                 leg.state = LegState::Failed;
-                let at = pages_in(leg.pages);
-                at.for_each(|at| miss(missed, rows[at].extent, leg.server));
+                let given_up = (leg.server, leg.pages);
+                self.give_up(rows, changes, given_up, missed);
                 continue;
             }
             let leg = *leg;
@@ -314,16 +336,18 @@ impl Volume {
                 Ended::Well(buffer) => {
                     leg.state = LegState::Done;
                     for at in pages_in(leg.pages) {
-                        let piece = self.piece_of(&rows[at], leg.server);
-                        changes[at].has(piece);
+                        if !missed.contains(&(rows[at].extent, leg.server)) {
+                            let piece = self.piece_of(&rows[at], leg.server);
+                            changes[at].has(piece);
+                        }
                     }
                     self.wire.give_back(buffer);
                 }
                 Ended::Refused(text) | Ended::Lost(text) => {
                     leg.state = LegState::Failed;
                     *why = text;
-                    let at = pages_in(leg.pages);
-                    at.for_each(|at| miss(missed, rows[at].extent, leg.server));
+                    let given_up = (leg.server, leg.pages);
+                    self.give_up(rows, changes, given_up, missed);
                 }
             }
         }
