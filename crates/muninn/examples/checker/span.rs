@@ -159,8 +159,11 @@ impl Span {
     pub fn verify_or_zero(&self, generation: u32) -> Result<(), String> {
         for page in 0..self.pages() {
             let page = self.page(page);
-            if !page.matches(0) {
-                page.verify(generation)?;
+            if let Err(why) = page.verify(generation)
+                // It may become zeros at any moment, also while it is looked at.
+                && !page.matches(0)
+            {
+                return Err(why);
             }
         }
         Ok(())

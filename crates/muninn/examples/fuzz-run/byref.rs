@@ -49,7 +49,7 @@ impl Actor {
             return None;
         }
         let slot = self.find(pick, |area| area.kind != Kind::Heap)?;
-        let free = |page: &Page| page.is_readable() && page.held == 0;
+        let free = |page: &Page| page.is_steady() && page.held == 0;
         let (from, count) = self.run(slot, part, free)?;
         Some((slot, from, count.min(most)))
     }

@@ -177,6 +177,11 @@ impl Page {
         Page::new(Content::default())
     }
 
+    /// Whether it can be copied: one that may be zeros may become zeros halfway.
+    pub fn is_steady(&self) -> bool {
+        self.is_readable() && !self.content.either
+    }
+
     pub fn is_readable(&self) -> bool {
         self.guard >= Guard::ReadOnly
     }

@@ -33,7 +33,7 @@ impl Actor {
         let (Some(from), Some(to)) = (from, to) else {
             return Ok(());
         };
-        let source = self.run(from, part, Page::is_readable);
+        let source = self.run(from, part, Page::is_steady);
         let target = self.run(to, at, Page::is_writable);
         let (Some((read, readable)), Some((written, writable))) = (source, target) else {
             return Ok(());
