@@ -1,7 +1,7 @@
 //! Mutators, and how they are stopped.
 //!
 //! A mutator is *outside* (it holds no references), *inside* (it runs), or *parked* at a safepoint.
-//! The collector raises [`STOP`](crate::alarm::STOP) and waits until nobody is inside; a mutator
+//! The collector raises [`STOP`] and waits until nobody is inside; a mutator
 //! that wants in waits until the alarm is lowered. Both write their own side before they read the
 //! other's, so one of them always sees the other. For a handshake (Mako) the collector needs no
 //! stop: it waits for each mutator's own answer, and *holds* the parked ones while it answers for

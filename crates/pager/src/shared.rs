@@ -137,7 +137,7 @@ impl Shared {
     pub fn bell(&self) -> PageRange {
         PageRange::one(self.bell)
     }
-    /// The page that a child looks into; see [`fork`](crate::fork).
+    /// The page that a child looks into; see [`fork`].
     pub fn mailbox(&self) -> PageNo {
         self.mailbox
     }

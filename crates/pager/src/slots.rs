@@ -285,7 +285,7 @@ impl Slots {
         Freed::Extent(id)
     }
 
-    /// A ward may read the slots that are in use now: they are not written to until [`Slots::unpin`].
+    /// A ward may read the slots that are in use now: they are not written to until it is gone.
     pub fn pin(&mut self) {
         for extent in self.extents.iter_mut().flatten() {
             for (pinned, used) in extent.pinned.iter_mut().zip(&extent.used) {

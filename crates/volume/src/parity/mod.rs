@@ -2,7 +2,7 @@
 //!
 //! A page is read from its own member. When that is gone, late or wrong, any `k` pieces of the row are
 //! read instead and the page is computed ([`gather`]). A write changes pages and parity of a row in
-//! place: pages of the row that are not written are read first ([`write`]), except where whole rows
+//! place: pages of the row that are not written are read first ([`mod@write`]), except where whole rows
 //! are written, which is what the pager does with pages that leave together.
 //!
 //! Invariant: all members that the map names fit together in every row, but for those rows that are
