@@ -153,6 +153,13 @@ pub fn start(place: &Place, options: &[&str], words: &[&str]) -> Run {
         .env("XDG_STATE_HOME", place.path(""))
         .env("TMPDIR", place.path(""))
         .process_group(0);
+    // SAFETY: a plain call between fork and exec. Shells let what they start in the background ignore it.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
     let child = command.spawn().unwrap();
     Run {
         handle: PidFd::open(child.id() as i32).unwrap(),
