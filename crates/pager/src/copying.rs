@@ -13,9 +13,9 @@
 //!
 //! Invariants: nothing is given back of which there is no copy. A page into which a device writes
 //! (direct I/O) is written to behind our back, which a move would refuse; so nothing is given back
-//! while the program has a file open for direct I/O, or an io_uring, nor while a thread waits for a page in
-//! the middle of `process_vm_writev`, which has got hold of the pages before it. What was taken is sure before
-//! the program goes on ([`Copying::is_sure`]): a thread that slept may have woken up and changed its
+//! while the program has a file open for direct I/O, or an io_uring, nor while a thread is in the
+//! middle of `process_vm_writev`, which has got hold of pages that it writes to later. What was taken is sure
+//! before the program goes on ([`Copying::is_sure`]): a thread that slept may have woken up and changed its
 //! memory. Should it move memory away under the carrier's hands (`mremap`), the carrier waits for a
 //! page like any thread of the program; it is given zeros, and nothing is given back.
 //!

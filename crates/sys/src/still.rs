@@ -6,7 +6,7 @@
 //! needs to know must ask the kernel what has changed.
 //!
 //! The signal is one of the two that the C library keeps for itself, which is why programs neither
-//! block nor handle it. Ours are told apart by who sent them and by a mark; all others go on to the
+//! block nor handle it. Ours are told apart by their code and by a mark; all others go on to the
 //! handler that was there before.
 //!
 //! A signal that is on its way while the program executes another would end that other one, which has no
