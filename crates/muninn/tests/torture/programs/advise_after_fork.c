@@ -29,6 +29,9 @@ static void one(unsigned char *at, int advice, int undo, const char *what) {
 int main(void) {
     unsigned char *at = take(BYTES);
     fill(at, BYTES, 1);
+    push_out();
+    // On a busy machine it takes a moment until anything is far.
+    usleep(500000);
     for (int round = 0; round < ROUNDS; round++) {
         if (round % 8 == 0) push_out();
         if (round % 2) {
