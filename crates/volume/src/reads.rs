@@ -6,7 +6,7 @@
 use crate::VolumeError;
 use crate::extent::Holding;
 use crate::volume::{GLANCE, Page, Transfer, Volume, all_of, pages_in};
-use crate::wire::{Ended, Leg, LegState};
+use crate::wire::{Ended, Leg, LegState, add_page};
 use crate::writes::miss;
 use muninn_net::Verb;
 use muninn_types::{Class, Nanos, PAGE_SIZE, ServerId};
@@ -43,13 +43,7 @@ impl Volume {
         for transfer in pages_in(pages).map(|at| &batch[at]) {
             let entry = self.map.get(transfer.extent).expect("it was looked up");
             let member = entry.member(server).expect("it was chosen for its member");
-            let (grant, offset) = (member.at.grant, transfer.place * PAGE_SIZE as u32);
-            match segs.last_mut() {
-                Some(last) if last.grant == grant && last.offset + last.len == offset => {
-                    last.len += PAGE_SIZE as u32;
-                }
-                _ => segs.push(Seg::new(grant, offset, PAGE_SIZE as u32)),
-            }
+            add_page(&mut segs, member.at.grant, transfer.place);
         }
         segs
     }

@@ -6,11 +6,21 @@
 use crate::roster::Roster;
 use muninn_net::{Buffer, Done, Kind, Lane, OpError, Operation, Transport, Verb};
 use muninn_policy::hedge::Latency;
-use muninn_types::{Class, LaneKind, Nanos, PAGE_SIZE, ServerId};
+use muninn_types::{Class, GrantId, LaneKind, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Adds a page of a grant to what an operation is about.
+pub(crate) fn add_page(segs: &mut Vec<Seg>, grant: GrantId, page: u32) {
+    const LEN: u32 = PAGE_SIZE as u32;
+    let offset = page * LEN;
+    match segs.last_mut() {
+        Some(last) if last.grant == grant && last.offset + last.len == offset => last.len += LEN,
+        _ => segs.push(Seg::new(grant, offset, LEN)),
+    }
+}
 
 /// Pages of one operation.
 pub const OPERATION_PAGES: usize = 64;

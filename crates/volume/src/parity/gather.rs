@@ -8,7 +8,7 @@ use super::{Parity, Row, standing};
 use crate::VolumeError;
 use crate::extent::{ExtentId, ExtentMap, Holding};
 use crate::volume::{Page, Volume, pages_in};
-use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES};
+use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES, add_page};
 use muninn_net::Verb;
 use muninn_policy::stripe::Pieces;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
@@ -41,13 +41,7 @@ pub(super) fn row_segs<'a>(
     for row in rows {
         let entry = map.get(row.extent).expect("it was looked up");
         let member = entry.member(server).expect("it was chosen for its member");
-        let (grant, offset) = (member.at.grant, row.row * PAGE_SIZE as u32);
-        match segs.last_mut() {
-            Some(last) if last.grant == grant && last.offset + last.len == offset => {
-                last.len += PAGE_SIZE as u32;
-            }
-            _ => segs.push(Seg::new(grant, offset, PAGE_SIZE as u32)),
-        }
+        add_page(&mut segs, member.at.grant, row.row);
     }
     segs
 }
