@@ -2,8 +2,9 @@
 //!
 //! Looked at from time to time: how much memory could be had without swapping, how much is left below
 //! the limit of the server's cgroup, and for which share of the time everybody waited for memory (PSI).
-//! Below the *reserve*, or when all wait, nothing more is granted; clients go elsewhere. It is granted
+//! Below the *reserve*, or when all wait near it, nothing more is granted; clients go elsewhere. It is granted
 //! again when there is clearly more, so that a server at the edge does not change its mind all the time.
+//! Programs that wait for a limit of their own, with memory enough on the machine, are no sign.
 //!
 //! Known limit: what was granted before may still be filled.
 
@@ -11,6 +12,8 @@ use muninn_types::Bytes;
 
 /// All waited for memory for more than this share of the last ten seconds, in percent.
 pub const STALL_MAX: f32 = 10.0;
+/// That counts if less than so many reserves is left.
+const STALL_RESERVES: u64 = 4;
 /// Of the machine's memory, the usual reserve: 1/32, and at most this.
 const RESERVE_PART: u64 = 32;
 const RESERVE_MAX: Bytes = Bytes::mib(512);
@@ -63,7 +66,8 @@ impl Donor {
         };
         let left = look.below_limit.unwrap_or(look.available);
         let left = left.min(look.available);
-        let stalled = look.stalled.filter(|share| *share > stall_max);
+        let near = left.0 < reserve.0.saturating_mul(STALL_RESERVES);
+        let stalled = look.stalled.filter(|share| near && *share > stall_max);
         let short = match stalled {
             _ if left < reserve => Some(Short::Memory(left)),
             stalled => stalled.map(Short::Stalled),
@@ -109,13 +113,24 @@ mod tests {
         let mut donor = Donor::new(Bytes::mib(100));
         let stalled = |share| Look {
             stalled: Some(share),
-            ..look(1000)
+            ..look(300)
         };
         assert_eq!(donor.handle_look(stalled(9.0)), None);
         let short = Some(Short::Stalled(11.0));
         assert_eq!(donor.handle_look(stalled(11.0)), short);
         assert!(donor.handle_look(stalled(9.0)).is_some(), "not yet");
         assert_eq!(donor.handle_look(stalled(1.0)), None);
+    }
+
+    /// Programs in a cgroup over zram made a server refuse what it had twenty GiB of.
+    #[test]
+    fn who_waits_for_a_limit_of_his_own_is_no_sign() {
+        let mut donor = Donor::new(Bytes::mib(100));
+        let stalled = Look {
+            stalled: Some(60.0),
+            ..look(1000)
+        };
+        assert_eq!(donor.handle_look(stalled), None);
     }
 
     proptest! {

@@ -8,13 +8,16 @@
 //! ```
 //!
 //! A *suspected* server may still have what it was given: nobody waits for it while others can
-//! answer, and it counts again as soon as it answers. One that is *away* has lost what it kept; it is
+//! answer, and it counts again as soon as it answers. What it misses meanwhile is brought to it then, or
+//! to another server if it is silent for longer than [`KEEP_SILENT`]. One that is *away* has lost what it kept; it is
 //! tried again with growing pauses, and comes back empty.
 //!
 //! Invariant: a change is told once. Pauses between two attempts double up to [`PAUSE_MAX`].
 
 use muninn_types::Nanos;
 
+/// How long what a suspected server missed is kept for it before it is copied to another server.
+pub const KEEP_SILENT: Nanos = Nanos::secs(1);
 pub const PAUSE_FIRST: Nanos = Nanos::millis(200);
 pub const PAUSE_MAX: Nanos = Nanos::secs(10);
 

@@ -11,6 +11,8 @@ use muninn_types::Nanos;
 use std::collections::{BTreeSet, HashMap};
 
 pub const PAUSE: Nanos = Nanos::secs(1);
+/// How long an extent waits whose server is expected to answer again.
+pub const PAUSE_SHORT: Nanos = Nanos::millis(20);
 
 /// Why an extent is to be moved; the first is the most pressing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,10 +60,19 @@ impl Mover {
 
     /// It could not be moved now.
     pub fn handle_refusal(&mut self, extent: u32, now: Nanos) {
+        self.put_off(extent, now.saturating_add(PAUSE));
+    }
+
+    /// It may be well soon without being moved.
+    pub fn handle_not_yet(&mut self, extent: u32, now: Nanos) {
+        self.put_off(extent, now.saturating_add(PAUSE_SHORT));
+    }
+
+    fn put_off(&mut self, extent: u32, to: Nanos) {
         if let Some((reason, until)) = self.known.get_mut(&extent) {
             self.ready.remove(&(*reason, extent));
             self.waiting.remove(&(*until, extent));
-            *until = now.saturating_add(PAUSE);
+            *until = to;
             self.waiting.insert((*until, extent));
         }
     }

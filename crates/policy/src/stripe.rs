@@ -15,7 +15,7 @@
 //! that answers; otherwise any `k` pieces are asked for, those that answer first.
 //! Known limit: a row is changed in place, so that a page written alone costs `k − 1` reads. Far memory
 //! has one writer, who knows what he wrote last, so a row that was half written when a server went is
-//! not taken for a whole one: who missed a write is no member any more.
+//! not taken for a whole one: what a member missed is marked.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};

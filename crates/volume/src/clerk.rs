@@ -59,7 +59,9 @@ pub struct Fresh {
 pub struct Moved {
     pub pages: u32,
     pub piece: u8,
-    /// The new member, or why there is none; `None` if the clerk was only interrupted.
+    /// A member that had fallen behind, if it was not for a new one.
+    pub behind: Option<Holding>,
+    /// The member that was filled, or why there is none; `None` if the clerk was only interrupted.
     pub target: Result<Holding, Option<String>>,
 }
 
@@ -225,6 +227,15 @@ impl Clerk {
 
     fn is_out_of_reach(&self, server: ServerId) -> bool {
         self.roster.is_suspected(server) || self.roster.is_away(server)
+    }
+
+    /// Whether an extent would have too few members now, and servers are silent that may answer soon.
+    fn is_worth_waiting(&self) -> bool {
+        let there = |server: &ServerId| !self.is_out_of_reach(*server);
+        let soon =
+            |server: ServerId| self.roster.is_suspected(server) && !self.roster.is_given_up(server);
+        let few = self.roster.ids().filter(there).count() < self.layout.members();
+        few && self.roster.ids().any(soon)
     }
 
     fn grant_at(&self, server: ServerId, pages: u32) -> Result<(Holding, u32), Refused> {
@@ -398,7 +409,8 @@ impl Clerk {
             return;
         }
         let release = self.next_release(&mut desk);
-        let nothing = !desk.wanted && release.is_none() && desk.order.is_none();
+        let wanted = desk.wanted && !self.is_worth_waiting();
+        let nothing = !wanted && release.is_none() && desk.order.is_none();
         if desk.held || nothing {
             if let Some(list) = release {
                 desk.to_release.extend(list);
@@ -417,7 +429,7 @@ impl Clerk {
             return;
         }
         desk.busy = true;
-        let wanted = std::mem::take(&mut desk.wanted);
+        desk.wanted &= !wanted;
         let order = match wanted || release.is_some() {
             true => None,
             false => desk.order.take(),
@@ -438,6 +450,7 @@ impl Clerk {
             moved = Some(Moved {
                 pages: order.pages,
                 piece: order.piece,
+                behind: order.target,
                 target: result,
             });
         }
@@ -502,20 +515,31 @@ impl Clerk {
         }
     }
 
-    /// Makes a copy: the new member or why there is none, and a grant that is to be given back.
+    /// Makes a copy: the member that has it or why there is none, and a grant that is to be given back.
     fn carry_out(
         &self,
         order: &Order,
         courier: &mut Courier,
         rounds: &mut Rounds,
     ) -> (Result<Holding, Option<String>>, Option<Holding>) {
-        let taken: Vec<ServerId> = order.members.iter().map(|(_, at)| at.server).collect();
+        let mut pulse = || {
+            rounds.go(self);
+            !lock(&self.desk).held
+        };
+        if let Some(target) = order.target {
+            let copied = courier.copy(order, target, &mut pulse);
+            let copied = copied.map_err(|stopped| match stopped {
+                Stopped::Asked => None,
+                Stopped::Failed(why) => Some(why),
+            });
+            return (copied.map(|()| target), None);
+        }
         let mut why = Vec::new();
-        for server in self.order(&taken) {
+        for server in self.order(&order.taken) {
             if self.is_out_of_reach(server) || self.roster.is_draining(server) {
                 continue;
             }
-            rounds.go(self);
+            pulse();
             let target = match self.grant_at(server, order.pages) {
                 Ok((target, pages)) if pages >= order.pages => target,
                 Ok((target, _)) => {
@@ -526,10 +550,6 @@ impl Clerk {
                     why.push(text);
                     continue;
                 }
-            };
-            let mut pulse = || {
-                rounds.go(self);
-                !lock(&self.desk).held
             };
             return match courier.copy(order, target, &mut pulse) {
                 Ok(()) => (Ok(target), None),

@@ -18,7 +18,10 @@ use crate::clerk::EXTENT_PAGES;
 use crate::lock;
 use crate::volume::Page;
 
-const WORDS: usize = EXTENT_PAGES as usize / 64;
+pub(crate) const WORDS: usize = EXTENT_PAGES as usize / 64;
+
+/// A mark for each page of an extent, or for each row with parity.
+pub type Marks = [u64; WORDS];
 
 /// Names an extent of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,9 +56,21 @@ pub struct Member {
     pub piece: u8,
     /// Its memory, where the transport maps it.
     pub mapped: Option<Mapped>,
+    /// Its pages that are older than those of others: it did not answer when they were written.
+    pub lag: Option<Box<Marks>>,
 }
 
 impl Member {
+    /// Whether it has every page as it was last written.
+    pub fn is_whole(&self) -> bool {
+        self.lag.is_none()
+    }
+    /// Whether it has a page of its own as it was last written.
+    pub fn has(&self, place: u32) -> bool {
+        let lag = self.lag.as_ref();
+        lag.is_none_or(|lag| lag[place as usize / 64] >> (place % 64) & 1 == 0)
+    }
+
     /// Where a page of it is, if it is mapped; counted from the start of the member.
     pub fn place(&self, place: u32) -> Option<*mut Page> {
         let mapped = self.mapped.as_ref()?;
@@ -67,21 +82,35 @@ impl Member {
     }
 }
 
-/// Pages that a new member still lacks. The mover takes marks off *before* it reads a page, and the
-/// writer puts them back *after* its write is done: what was read too early is read again.
+/// Pages that a member still lacks: a new one, or one that fell behind. The mover takes marks off *before*
+/// it reads a page, and the writer puts them back *after* its write is done: what was read too early is
+/// read again.
 #[derive(Debug)]
 pub struct Fill {
     lacking: [AtomicU64; WORDS],
-    /// Servers whose member is none any more: it missed a write, and is not read from.
+    /// A member that fell behind, if it is not for a new one. Nobody else writes to it meanwhile.
+    pub(crate) behind: Option<Holding>,
+    /// Servers whose member missed a write, or is none any more: it is not read from.
     gone: Mutex<Vec<ServerId>>,
 }
 
 impl Fill {
-    pub fn of(written: &[u64; WORDS]) -> Fill {
+    pub fn of(written: &Marks) -> Fill {
         Fill {
             lacking: written.map(AtomicU64::new),
+            behind: None,
             gone: Mutex::default(),
         }
+    }
+
+    /// It is for a member that fell behind, if not for a new one.
+    pub fn for_member(self, behind: Option<Holding>) -> Fill {
+        Fill { behind, ..self }
+    }
+
+    /// What is still lacking.
+    pub fn rest(&self) -> Marks {
+        std::array::from_fn(|at| self.lacking[at].load(SeqCst))
     }
 
     pub fn note_written(&self, place: u32) {
@@ -134,14 +163,25 @@ pub struct Entry {
     pub pages: u32,
     pub members: Vec<Member>,
     /// Pages that hold anything: the others are zeros in every copy.
-    pub written: Box<[u64; WORDS]>,
+    pub written: Box<Marks>,
     /// Of all pieces, or of the pages where there are several copies.
     pub sums: Option<Arc<Sums>>,
-    /// A new member is being filled.
+    /// A member is being filled.
     pub fill: Option<Arc<Fill>>,
+    /// It was said that too few of its members are left.
+    pub lost: bool,
 }
 
 impl Entry {
+    /// Members that lack nothing.
+    pub fn whole(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.is_whole())
+    }
+    /// Whether the mover is giving a member what it missed.
+    pub fn is_filling(&self, server: ServerId) -> bool {
+        let behind = self.fill.as_ref().and_then(|fill| fill.behind);
+        behind.is_some_and(|at| at.server == server)
+    }
     pub fn member(&self, server: ServerId) -> Option<&Member> {
         self.members
             .iter()
@@ -245,6 +285,7 @@ impl ExtentMap {
             written: Box::new([0; WORDS]),
             sums,
             fill: None,
+            lost: false,
         });
         // What lies beyond its end is in no member.
         if let Some(entry) = self.entries[at].as_mut().filter(|_| full) {
@@ -282,6 +323,49 @@ impl ExtentMap {
         Some(member.at)
     }
 
+    /// A member did not get a page that was written.
+    pub fn fall_behind(&mut self, id: ExtentId, server: ServerId, place: u32) {
+        let Some(entry) = self.get_mut(id) else {
+            return;
+        };
+        if let Some(fill) = &entry.fill {
+            fill.note_gone(server);
+        }
+        let mut members = entry.members.iter_mut();
+        if let Some(member) = members.find(|member| member.at.server == server) {
+            let lag = member.lag.get_or_insert_with(|| Box::new([0; WORDS]));
+            lag[place as usize / 64] |= 1 << (place % 64);
+        }
+    }
+
+    /// A member has got a page. Whether it lacks nothing any more, and did before.
+    pub fn catch_up(&mut self, id: ExtentId, at: &Holding, place: u32) -> bool {
+        let Some(entry) = self.get_mut(id) else {
+            return false;
+        };
+        let member = entry.members.iter_mut().find(|member| member.at == *at);
+        let Some(member) = member else { return false };
+        let Some(lag) = &mut member.lag else {
+            return false;
+        };
+        lag[place as usize / 64] &= !(1 << (place % 64));
+        let whole = lag.iter().all(|marks| *marks == 0);
+        if whole {
+            member.lag = None;
+        }
+        whole
+    }
+
+    /// What a member lacks, all of it.
+    pub fn set_lag(&mut self, id: ExtentId, at: &Holding, lag: Marks) {
+        let members = self.get_mut(id).map(|entry| entry.members.iter_mut());
+        let member = members.and_then(|mut members| members.find(|member| member.at == *at));
+        if let Some(member) = member {
+            let lacks = lag.iter().any(|marks| *marks != 0);
+            member.lag = lacks.then(|| Box::new(lag));
+        }
+    }
+
     pub fn add_member(&mut self, id: ExtentId, member: Member) {
         let server = member.at.server;
         if let Some(entry) = self.get_mut(id) {
@@ -317,6 +401,7 @@ mod tests {
             },
             piece: 0,
             mapped: None,
+            lag: None,
         }
     }
 

@@ -110,6 +110,7 @@ impl Volume {
     /// Shares all that there is with a child, while the clerk holds still.
     pub fn share(&mut self) -> Result<Heritage, VolumeError> {
         self.settle_move();
+        self.settle_late();
         let desk = self.clerk().on_the_desk();
         let mut loose: Vec<Holding> = self.baggage.clone();
         loose.extend(desk);
@@ -117,7 +118,8 @@ impl Volume {
         let mut heritage = Heritage::default();
         let mut shared: Vec<ServerId> = Vec::new();
         for server in self.roster().ids() {
-            let in_extents = self.map.iter().flat_map(|(_, entry)| &entry.members);
+            // What one that fell behind lacks is known to us alone.
+            let in_extents = self.map.iter().flat_map(|(_, entry)| entry.whole());
             let all = in_extents
                 .map(|member| member.at)
                 .chain(loose.iter().copied());
@@ -132,7 +134,7 @@ impl Volume {
         }
         let place = |at: &Holding| (at.server, at.grant);
         for (id, entry) in self.map.iter() {
-            let members = entry.members.iter().map(|member| (member.piece, member.at));
+            let members = entry.whole().map(|member| (member.piece, member.at));
             let members =
                 members.filter(|(_, at)| shared.contains(&at.server) && self.roster().counts(at));
             let members: Vec<Part> = members.map(|(piece, at)| (piece, place(&at))).collect();

@@ -12,9 +12,9 @@
 //!                            sessions, who is suspected, who is away
 //! ```
 //!
-//! The rule that everything rests on: *a member that missed a write is no member any more.* Its grant is
-//! given back, and the extent gets a new one, which is filled from those that are left. So a server
-//! that comes back with old contents is never read, whatever it believes to hold.
+//! The rule that everything rests on: *what a member missed is marked, and never read there* ([`lag`]). A
+//! session that is lost takes its members along. So old contents are never read, whatever a server
+//! believes to hold.
 //!
 //! An extent has whole copies ([`reads`], [`writes`]), or its pages lie in rows with parity ([`parity`], with
 //! the arithmetic in [`code`]).
@@ -25,6 +25,7 @@ mod clerk;
 pub mod code;
 mod extent;
 mod heritage;
+mod lag;
 mod mover;
 mod parity;
 mod reads;

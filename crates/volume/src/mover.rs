@@ -1,6 +1,7 @@
-//! The mover: gives a copy of an extent, or a piece of its rows, to a server that has none of it yet.
+//! The mover: gives a copy of an extent, or a piece of its rows, to a server that has none of it yet, or
+//! that missed some.
 //!
-//! One piece of code for all reasons to move: a copy was lost, a server is to be emptied. It runs in the
+//! One piece of code for all reasons to move: a copy was lost or fell behind, a server is to be emptied. It runs in the
 //! clerk's thread, over lanes of its own in the lowest class, a run of at most 64 pages at a time. The
 //! writer goes on meanwhile: it writes to the members there are, and marks what is to be copied again
 //! ([`Fill`]). When little is left to copy, the writer copies that itself and counts the new member in.
@@ -16,7 +17,7 @@ use crate::volume::Page;
 use crate::wire::OPERATION_PAGES;
 use muninn_net::{Buffer, Kind, Lane, Mapped, Operation, Verb};
 use muninn_policy::stripe::{Pieces, Stripes};
-use muninn_types::{Class, LaneKind, PAGE_SIZE};
+use muninn_types::{Class, LaneKind, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,11 +32,16 @@ const PASSES_MAX: u32 = 8;
 /// What is to be copied.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// Of the new member.
+    /// Of the member that is filled.
     pub pages: u32,
-    /// Which piece it is to hold.
+    /// Which piece it holds.
     pub piece: u8,
+    /// Whom to copy from.
     pub members: Vec<(u8, Holding)>,
+    /// A member that fell behind, if it is not for a new one.
+    pub target: Option<Holding>,
+    /// Servers that have a member.
+    pub taken: Vec<ServerId>,
     pub fill: Arc<Fill>,
     /// With parity.
     pub stripes: Option<Stripes>,

@@ -21,17 +21,18 @@ impl Volume {
             let (row, piece) = parity.stripes.row_of(transfer.place);
             return entry.holder(piece)?.place(row);
         }
-        let members = &entry.members;
-        members
-            .iter()
-            .find_map(|member| member.place(transfer.place))
+        let members = entry.members.iter();
+        let mut members = members.filter(|member| member.has(transfer.place));
+        members.find_map(|member| member.place(transfer.place))
     }
 
     /// The member of a page that is best asked, except at servers in `but`.
     fn best(&self, transfer: &Transfer, but: &[ServerId]) -> Option<Holding> {
         let entry = self.map.get(transfer.extent)?;
-        let members = entry.members.iter().map(|member| member.at);
-        let open = members.filter(|at| !but.contains(&at.server));
+        let members = entry.members.iter();
+        let members = members.filter(|member| member.has(transfer.place));
+        let open = members.map(|member| member.at);
+        let open = open.filter(|at| !but.contains(&at.server));
         open.min_by_key(|at| {
             let suspected = self.roster.is_suspected(at.server);
             (suspected, self.wire.latency(at.server).expected())
@@ -125,7 +126,7 @@ impl Volume {
         // SAFETY: as the caller says.
         let read = unsafe { self.read_legs(batch, class, only, &mut legs) };
         for leg in legs.iter().filter(|leg| leg.state == LegState::Waiting) {
-            self.wire.leave_behind(leg);
+            self.wire.leave_behind(leg, Vec::new());
         }
         self.legs = legs;
         read
@@ -154,6 +155,7 @@ impl Volume {
                 done |= 1 << at;
             }
         }
+        self.take_in_late();
         let hedged = several && only.is_none();
         if hedged {
             for server in self.roster.ids() {
@@ -172,6 +174,9 @@ impl Volume {
             if waiting == 0 {
                 let first = (!done).trailing_zeros() as usize;
                 let id = batch[first].extent;
+                if only.is_none() && self.ask_late(batch, all & !done, class, legs) {
+                    continue;
+                }
                 return Err(VolumeError::Lost(format!(
                     "no copy of {id} can be read: {why}{}",
                     match why.is_empty() {
@@ -235,6 +240,25 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// Asks those who lacked pages and have got them since, or are about to; whether there are any.
+    fn ask_late(
+        &mut self,
+        batch: &[Transfer],
+        pages: u64,
+        class: Class,
+        legs: &mut Vec<Leg>,
+    ) -> bool {
+        let failed = legs.iter().filter(|leg| leg.state == LegState::Failed);
+        let failed: Vec<ServerId> = failed.map(|leg| leg.server).collect();
+        self.take_in_late();
+        if self.post_reads(batch, pages, &failed, None, class, legs) != 0 {
+            return true;
+        }
+        let first = &batch[pages.trailing_zeros() as usize];
+        self.await_page(first.extent, first.place)
+            && self.post_reads(batch, pages, &failed, None, class, legs) != 0
     }
 
     /// How long to wait for a leg before something else is done.

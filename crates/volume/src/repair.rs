@@ -1,7 +1,7 @@
 //! The mover's part that needs the map: what is copied, and when a copy counts.
 
 use crate::clerk::Moved;
-use crate::extent::{Entry, ExtentId, Fill, Holding, Member};
+use crate::extent::{Entry, ExtentId, Fill, Holding, Member, WORDS};
 use crate::mover::Order;
 use crate::volume::{GLANCE, Page, Transfer, Volume};
 use crate::wire::Ended;
@@ -15,8 +15,18 @@ use std::sync::Arc;
 /// Where a new member comes in.
 enum Place {
     Free,
-    /// Of one that is to be emptied.
+    /// Of one that is to be emptied, or was silent for too long.
     Of(ServerId),
+}
+
+/// What an extent needs.
+enum Task {
+    /// A new member with a piece.
+    Make(u8),
+    /// A member that fell behind gets what it lacks.
+    CatchUp(u8, Holding),
+    /// Time: servers may answer again.
+    Wait,
 }
 
 impl Volume {
@@ -34,19 +44,36 @@ impl Volume {
         };
         let id = ExtentId(number);
         let layout = self.layout();
-        let piece = self.map.get(id).and_then(|entry| self.piece_to_make(entry));
-        let (Some(entry), Some(piece)) = (self.map.get_mut(id), piece) else {
+        let Some(task) = self.map.get(id).and_then(|entry| self.task(entry)) else {
             self.mover.handle_well(number);
             return;
         };
-        let fill = Arc::new(entry.to_fill());
+        let Some(entry) = self.map.get_mut(id) else {
+            return;
+        };
+        let (piece, target) = match task {
+            Task::Make(piece) => (piece, None),
+            Task::CatchUp(piece, at) => (piece, Some(at)),
+            Task::Wait => {
+                self.mover.handle_not_yet(number, now);
+                return;
+            }
+        };
+        let lag = target.and_then(|at| entry.member(at.server)?.lag.as_ref());
+        let fill = match lag {
+            Some(lag) => Fill::of(lag),
+            None => entry.to_fill(),
+        };
+        let fill = Arc::new(fill.for_member(target));
         entry.fill = Some(Arc::clone(&fill));
-        let members = entry.members.iter().map(|member| (member.piece, member.at));
+        let members = entry.whole().map(|member| (member.piece, member.at));
         let sums = entry.sums.clone();
         let order = Order {
             pages: entry.pages / layout.breadth(),
-            piece: piece as u8,
+            piece,
             members: members.collect(),
+            target,
+            taken: entry.members.iter().map(|m| m.at.server).collect(),
             fill,
             stripes: layout.stripes(),
             sums,
@@ -55,18 +82,42 @@ impl Volume {
         self.clerk.give_order(order);
     }
 
-    /// Which piece a new member of an extent is to hold: one that nobody holds, or somebody who is to be
-    /// emptied. Whole copies are all alike.
-    fn piece_to_make(&self, entry: &Entry) -> Option<usize> {
-        let Some(stripes) = self.layout().stripes() else {
-            return Some(0);
+    /// What is to be done about an extent; `None` if it is well.
+    fn task(&self, entry: &Entry) -> Option<Task> {
+        if entry.whole().count() < self.layout().needed() {
+            // What the others lack is on its way to them, or lost.
+            return Some(Task::Wait);
+        }
+        // Whole copies are all alike.
+        let missing = match self.layout().stripes() {
+            Some(stripes) => Pieces::first(stripes.pieces()) & !entry.pieces(),
+            None if entry.members.len() < self.layout().members() => Pieces::one(0),
+            None => Pieces::NONE,
         };
-        let missing = Pieces::first(stripes.pieces()) & !entry.pieces();
-        let mut members = entry.members.iter();
-        missing.iter().next().or_else(|| {
-            let leaving = members.find(|member| self.roster.is_draining(member.at.server));
-            Some(usize::from(leaving?.piece))
-        })
+        if let Some(piece) = missing.iter().next() {
+            return Some(Task::Make(piece as u8));
+        }
+        let behind = || entry.members.iter().filter(|member| !member.is_whole());
+        let answers = |member: &&Member| {
+            let server = member.at.server;
+            let silent = self.roster.is_suspected(server) || self.wire.may_change(member.at);
+            !silent && !self.roster.is_draining(server)
+        };
+        if let Some(member) = behind().find(answers) {
+            return Some(Task::CatchUp(member.piece, member.at));
+        }
+        let leaving = entry.members.iter().find(|m| self.is_leaving(m));
+        match leaving {
+            Some(member) => Some(Task::Make(member.piece)),
+            None => behind().next().map(|_| Task::Wait),
+        }
+    }
+
+    /// Whether another should take a member's place.
+    fn is_leaving(&self, member: &Member) -> bool {
+        let server = member.at.server;
+        let given_up = !member.is_whole() && self.roster.is_given_up(server);
+        given_up || self.roster.is_draining(server)
     }
 
     /// The clerk has copied what it was told to, or could not.
@@ -76,6 +127,10 @@ impl Volume {
         };
         let now = self.roster.now();
         let fill = self.map.get_mut(id).and_then(|entry| entry.fill.take());
+        if let Some(at) = moved.behind {
+            self.finish_catching_up(id, at, moved, fill.as_deref());
+            return;
+        }
         let target = match moved.target {
             Ok(target) => target,
             Err(why) => {
@@ -89,7 +144,7 @@ impl Volume {
         };
         let known = self.map.get(id).is_some_and(|entry| {
             let pages = moved.pages * self.layout().breadth();
-            let same = entry.pages == pages && entry.members.len() >= self.layout().needed();
+            let same = entry.pages == pages && entry.whole().count() >= self.layout().needed();
             same && entry.member(target.server).is_none()
         });
         let entry = self.map.get(id).filter(|_| known);
@@ -119,11 +174,38 @@ impl Volume {
         self.clerk.note_to_move(self.mover.len());
     }
 
+    /// A member that had fallen behind has what it lacked, or not.
+    fn finish_catching_up(&mut self, id: ExtentId, at: Holding, moved: Moved, fill: Option<&Fill>) {
+        let members = self.map.get(id).map_or(&[][..], |entry| &entry.members);
+        let known = members.iter().any(|member| member.at == at);
+        // Otherwise the extent, or the member, is gone.
+        if let Some(fill) = fill.filter(|fill| known && fill.behind == Some(at)) {
+            let caught_up = match moved.target {
+                Ok(_) => self.roster.counts(&at) && self.fill_rest(id, moved.piece, at, fill),
+                // The clerk was interrupted, between two runs.
+                Err(None) => {
+                    self.map.set_lag(id, &at, fill.rest());
+                    self.check(id);
+                    self.clerk.note_to_move(self.mover.len());
+                    return;
+                }
+                Err(Some(_)) => false,
+            };
+            match caught_up {
+                true => self.map.set_lag(id, &at, [0; WORDS]),
+                // A write may still be on its way there, of which nobody knows.
+                false => self.drop_member(id, at.server),
+            }
+            self.check(id);
+        }
+        self.clerk.note_to_move(self.mover.len());
+    }
+
     /// The place that a new member has in an extent; `None` if it is not needed any more, because a drain
-    /// was cancelled.
+    /// was cancelled or a server answers again.
     fn place_for(&self, entry: &Entry, piece: u8) -> Option<Place> {
         let mut members = entry.members.iter();
-        let leaving = |member: &&Member| self.roster.is_draining(member.at.server);
+        let leaving = |member: &&Member| self.is_leaving(member);
         let of = |member: &Member| Place::Of(member.at.server);
         match self.layout() {
             Layout::Parity(_) => match entry.holder(usize::from(piece)) {
@@ -224,7 +306,7 @@ impl Volume {
         let patience = self.wire.latency(to.server).suspect_after();
         loop {
             if self.roster.now() > leg.posted_at.saturating_add(patience) {
-                self.wire.leave_behind(&leg);
+                self.wire.leave_behind(&leg, Vec::new());
                 return false;
             }
             match self.wire.poll(&leg, GLANCE) {

@@ -7,7 +7,7 @@
 use crate::extent::Holding;
 use crate::lock;
 use muninn_net::Transport;
-use muninn_policy::membership::{Membership, Standing};
+use muninn_policy::membership::{KEEP_SILENT, Membership, Standing};
 use muninn_sys::clock::{self, MonotonicClock};
 use muninn_sys::socket::Address;
 use muninn_types::{Nanos, ServerId, SplitMix64};
@@ -55,6 +55,8 @@ struct Server {
     /// Of the session that counts; 0 when there is none.
     generation: AtomicU32,
     suspected: AtomicBool,
+    /// Since when, in nanoseconds.
+    silent_since: AtomicU64,
     away: AtomicBool,
     draining: AtomicBool,
 }
@@ -98,6 +100,7 @@ impl Roster {
             link: Mutex::default(),
             generation: AtomicU32::new(0),
             suspected: AtomicBool::new(false),
+            silent_since: AtomicU64::new(0),
             away: AtomicBool::new(false),
             draining: AtomicBool::new(false),
         };
@@ -161,6 +164,11 @@ impl Roster {
         self.of(server).suspected.load(Relaxed)
     }
     /// Whether it was tried and could not be reached, or its session was lost.
+    /// Whether a server has been suspected for so long that others should take its place.
+    pub(crate) fn is_given_up(&self, server: ServerId) -> bool {
+        let since = Nanos(self.of(server).silent_since.load(Relaxed));
+        self.is_suspected(server) && self.now() > since.saturating_add(KEEP_SILENT)
+    }
     pub(crate) fn is_away(&self, server: ServerId) -> bool {
         self.of(server).away.load(Relaxed)
     }
@@ -259,6 +267,7 @@ impl Roster {
         if known.suspected.swap(true, Relaxed) {
             return;
         }
+        known.silent_since.store(self.now().0, Relaxed);
         let mut link = lock(&known.link);
         if link.membership.handle_silence() {
             let at = &known.address;

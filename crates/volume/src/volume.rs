@@ -9,8 +9,8 @@
 //! rows with parity are in [`parity`](crate::parity); what becomes of extents whose servers went in
 //! [`repair`](crate::repair).
 //!
-//! Invariant: every member that the map names has every write that was acknowledged. Known limit: with
-//! one copy there is nobody else to ask, so a server is waited for until its session is lost.
+//! Invariant: every member that the map names has every write that was acknowledged, but for the pages
+//! that it is known to lack ([`lag`](crate::lag)). Known limit: with one copy there is nobody else to ask, so a server is waited for until its session is lost.
 
 use crate::VolumeError;
 use crate::clerk::{Clerk, Fresh};
@@ -175,7 +175,12 @@ impl Volume {
         let session = self.roster.session(at.server);
         let session = session.filter(|(_, generation)| *generation == at.generation);
         let mapped = session.and_then(|(transport, _)| transport.mapped(at.grant));
-        Member { at, piece, mapped }
+        Member {
+            at,
+            piece,
+            mapped,
+            lag: None,
+        }
     }
 
     /// Sums of a new extent, or of one that somebody else has written. With one copy there is nothing that
@@ -235,11 +240,12 @@ impl Volume {
             return;
         };
         let (members, needed) = (entry.members.len(), self.layout.needed());
+        let whole = entry.whole().count();
         let draining = |member: &Member| self.roster.is_draining(member.at.server);
         let reason = match entry.members.iter().any(draining) {
             _ if members < needed => None,
-            _ if members < self.layout.members() => Some(Reason::Degraded {
-                copies: (members - needed + 1) as u8,
+            _ if whole < self.layout.members() => Some(Reason::Degraded {
+                copies: (whole + 1).saturating_sub(needed) as u8,
             }),
             true => Some(Reason::Draining),
             false => None,
@@ -268,6 +274,12 @@ impl Volume {
         if self.seen != Some(self.roster.news()) {
             self.look_at_servers();
         }
+        if !self.mover.is_empty() {
+            for server in self.roster.ids() {
+                self.wire.look_behind(server);
+            }
+            self.take_in_late();
+        }
         if self.moving.is_none() && !self.mover.is_empty() {
             self.order_next();
         }
@@ -291,12 +303,7 @@ impl Volume {
                     .is_some_and(|member| member.at.generation != counts);
                 if gone {
                     self.map.drop_member(id, server);
-                    let left = self.map.get(id).map_or(0, |entry| entry.members.len());
-                    if left + 1 == self.layout.needed() {
-                        self.mover.handle_well(id.0);
-                        let why = format!("{id} is lost: {}", self.roster.why(server));
-                        self.lost.push((id, why));
-                    }
+                    self.note_if_lost(id, server);
                 }
                 if gone || self.roster.is_draining(server) {
                     self.check(id);
@@ -304,6 +311,20 @@ impl Volume {
             }
         }
         self.clerk.note_to_move(self.mover.len());
+    }
+
+    /// A member is gone: the others may be too few.
+    fn note_if_lost(&mut self, id: ExtentId, server: ServerId) {
+        let members = self.map.get(id).map_or(&[][..], |entry| &entry.members);
+        let sound = members.iter().filter(|m| self.is_sound(m)).count();
+        let is_lost = sound < self.layout.needed();
+        if let Some(entry) = self.map.get_mut(id)
+            && is_lost
+            && !std::mem::replace(&mut entry.lost, true)
+        {
+            let why = format!("{id} is lost: {}", self.roster.why(server));
+            self.lost.push((id, why));
+        }
     }
 
     /// Extents of which no copy is left, and why.
@@ -353,7 +374,8 @@ impl Volume {
             return unsafe { self.read_piece(transfer, class, n) };
         }
         let entry = self.map.get(transfer.extent)?;
-        let member = entry.members.get(n)?;
+        let mut members = entry.members.iter().filter(|m| m.has(transfer.place));
+        let member = members.nth(n)?;
         let server = member.at.server;
         if let Some(far) = member.place(transfer.place) {
             // SAFETY: as in `read`.
@@ -367,8 +389,11 @@ impl Volume {
 
     /// A copy was found to be wrong, while another is right.
     pub fn distrust(&mut self, id: ExtentId, server: ServerId) {
-        let members = self.map.get(id).map_or(0, |entry| entry.members.len());
-        if members > self.layout.needed() {
+        let others = self.map.get(id).map_or(0, |entry| {
+            let others = entry.whole().filter(|m| m.at.server != server);
+            others.count()
+        });
+        if others >= self.layout.needed() {
             let at = self.roster.address(server);
             self.roster.tell(&format!(
                 "the server at {at} gave back other bytes than were written; its copy of {id} is made anew"

@@ -1,8 +1,13 @@
 //! Lanes to servers, and operations under way on them.
 //!
 //! An operation owns its buffer until it completes, so one that nobody waits for any more is left
-//! behind without cutting the connection: its completion is dropped by its token when it comes.
+//! behind without cutting the connection. Of a read that was left behind the completion is dropped by its
+//! token when it comes; of a write it says that the server has these pages after all.
+//!
+//! Invariant: while writes are left behind at a server all others go the same way, on one lane: what is sent
+//! on one lane is done in order, also when it has to be sent again.
 
+use crate::extent::{ExtentId, Holding};
 use crate::roster::Roster;
 use muninn_net::{Buffer, Done, Kind, Lane, OpError, Operation, Transport, Verb};
 use muninn_policy::hedge::Latency;
@@ -26,13 +31,15 @@ pub(crate) fn add_page(segs: &mut Vec<Seg>, grant: GrantId, page: u32) {
 pub const OPERATION_PAGES: usize = 64;
 /// Buffers that are kept for the next operation.
 const BUFFERS_MAX: usize = 8;
+/// Writes that may be left behind at a server, each with a buffer: 4 MiB.
+const WRITES_BEHIND_MAX: usize = 16;
 
 /// An operation at one server, for some pages of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Leg {
     pub server: ServerId,
     pub generation: u32,
-    pub lane: LaneKind,
+    pub class: Class,
     pub token: u64,
     /// Which pages of the batch.
     pub pages: u64,
@@ -50,16 +57,39 @@ pub enum LegState {
     Failed,
 }
 
+/// A page on its way to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub extent: ExtentId,
+    pub at: Holding,
+    pub place: u32,
+    /// It was written again meanwhile, and this is what it was before.
+    pub outdated: bool,
+}
+
+/// An operation that was left behind.
+struct Behind {
+    token: u64,
+    class: Class,
+    posted_at: Nanos,
+    /// Of a write: what its member has when it is done.
+    pages: Vec<Written>,
+}
+
 struct Connection {
     generation: u32,
     critical: Box<dyn Lane>,
     bulk: Box<dyn Lane>,
     latency: Latency,
     /// Operations that were left behind, oldest first.
-    behind: VecDeque<(u64, Nanos)>,
+    behind: VecDeque<Behind>,
 }
 
 impl Connection {
+    fn writes_behind(&self) -> impl Iterator<Item = &Behind> {
+        let behind = self.behind.iter();
+        behind.filter(|behind| !behind.pages.is_empty())
+    }
     fn lane(&mut self, kind: LaneKind) -> &mut Box<dyn Lane> {
         match kind {
             LaneKind::Bulk => &mut self.bulk,
@@ -74,6 +104,8 @@ pub struct Wire {
     connections: Vec<Option<Connection>>,
     buffers: Vec<Buffer>,
     next_token: u64,
+    /// Pages that members have got after all, until somebody takes note of it.
+    late: Vec<Written>,
 }
 
 /// How an operation ended.
@@ -92,6 +124,7 @@ impl Wire {
             connections,
             buffers: Vec::new(),
             next_token: 0,
+            late: Vec::new(),
         }
     }
 
@@ -159,7 +192,7 @@ impl Wire {
         Ok(Leg {
             server,
             generation,
-            lane,
+            class,
             token,
             pages,
             posted_at,
@@ -174,7 +207,7 @@ impl Wire {
         if connection.generation != leg.generation {
             return Some((leg.token, Ended::Lost(self.roster.why(leg.server))));
         }
-        let Some(done) = connection.lane(leg.lane).poll(wait) else {
+        let Some(done) = connection.lane(leg.class.lane()).poll(wait) else {
             // The clerk may have found out that the session is lost: nothing will come.
             let lost = self.roster.generation(leg.server) != leg.generation;
             return lost.then(|| (leg.token, Ended::Lost(self.roster.why(leg.server))));
@@ -188,17 +221,21 @@ impl Wire {
         let Some(connection) = &mut self.connections[server.0 as usize] else {
             return Ended::Lost(self.roster.why(server));
         };
-        let before = connection.behind.len();
-        connection
-            .behind
-            .retain(|(token, _)| *token != operation.token);
-        let left_behind = connection.behind.len() < before;
+        let mut behind = connection.behind.iter();
+        let behind = behind.position(|behind| behind.token == operation.token);
+        let behind = behind.and_then(|at| connection.behind.remove(at));
         match result {
             Ok(_) => {
-                // One that was left behind says that the server lives, not how fast it is.
-                if !left_behind {
-                    let took = self.roster.now().saturating_sub(posted_at);
-                    connection.latency.handle_answer(took);
+                match behind {
+                    // It says that the server lives, not how fast it is.
+                    Some(behind) => {
+                        let pages = behind.pages.into_iter();
+                        self.late.extend(pages.filter(|page| !page.outdated));
+                    }
+                    None => {
+                        let took = self.roster.now().saturating_sub(posted_at);
+                        connection.latency.handle_answer(took);
+                    }
                 }
                 if connection.behind.is_empty() && self.roster.is_suspected(server) {
                     self.roster.heard(server);
@@ -220,13 +257,103 @@ impl Wire {
         }
     }
 
-    /// Nobody waits for this leg any more.
-    pub fn leave_behind(&mut self, leg: &Leg) {
+    /// Nobody waits for this leg any more. `pages` of a write that the member lacks until it is done.
+    pub fn leave_behind(&mut self, leg: &Leg, pages: Vec<Written>) {
         if let Some(connection) = &mut self.connections[leg.server.0 as usize]
             && connection.generation == leg.generation
         {
-            connection.behind.push_back((leg.token, leg.posted_at));
+            connection.behind.push_back(Behind {
+                token: leg.token,
+                class: leg.class,
+                posted_at: leg.posted_at,
+                pages,
+            });
         }
+    }
+
+    fn behind_at(&self, server: ServerId) -> Option<&Connection> {
+        let connection = self.connections[server.0 as usize].as_ref();
+        connection.filter(|connection| !connection.behind.is_empty())
+    }
+
+    /// Whether writes are left behind at a server for longer than one usually takes: nobody should wait
+    /// for what would come after them.
+    pub fn is_late(&self, server: ServerId) -> bool {
+        self.behind_at(server).is_some_and(|connection| {
+            let oldest = connection.writes_behind().next();
+            let patience = connection.latency.hedge_after();
+            oldest.is_some_and(|b| self.roster.now() > b.posted_at.saturating_add(patience))
+        })
+    }
+
+    /// The class in which a write goes to a server, so that it comes after those that were left behind.
+    pub fn class_of_write(&self, server: ServerId, class: Class) -> Class {
+        let connection = self.behind_at(server);
+        let first = connection.and_then(|connection| connection.writes_behind().next());
+        match first {
+            Some(first) if first.class.lane() != class.lane() => first.class,
+            _ => class,
+        }
+    }
+
+    /// Whether one more write may be left behind.
+    pub fn may_leave_behind(&self, server: ServerId) -> bool {
+        let connection = self.behind_at(server);
+        connection.is_none_or(|c| c.writes_behind().count() < WRITES_BEHIND_MAX)
+    }
+
+    fn under_way(&self, at: Holding) -> impl Iterator<Item = &Written> {
+        let connection = self.behind_at(at.server).into_iter();
+        let writes = connection.flat_map(Connection::writes_behind);
+        let pages = writes.flat_map(|write| &write.pages);
+        pages.filter(move |page| page.at == at)
+    }
+
+    /// Whether a write that was left behind may still change a member.
+    pub fn may_change(&self, at: Holding) -> bool {
+        self.under_way(at).next().is_some()
+    }
+    /// Whether a write that was left behind may still change a page of a member.
+    pub fn may_change_page(&self, at: Holding, place: u32) -> bool {
+        self.under_way(at).any(|page| page.place == place)
+    }
+    /// Pages that a member will have when all is done that was left behind.
+    pub fn coming(&self, at: Holding) -> impl Iterator<Item = u32> {
+        let pages = self.under_way(at).filter(|page| !page.outdated);
+        pages.map(|page| page.place)
+    }
+
+    /// A page was written again: what a write that was left behind brings is old.
+    pub fn note_outdated(&mut self, at: Holding, place: u32) {
+        let same = |page: &Written| page.at == at && page.place == place;
+        self.late.retain(|page| !same(page));
+        if let Some(connection) = &mut self.connections[at.server.0 as usize] {
+            let pages = connection.behind.iter_mut().flat_map(|b| &mut b.pages);
+            pages
+                .filter(|page| same(page))
+                .for_each(|page| page.outdated = true);
+        }
+    }
+
+    /// A page that a member has got after all.
+    pub fn take_late(&mut self) -> Option<Written> {
+        self.late.pop()
+    }
+
+    /// Waits for something that was left behind at a server; whether there is anything.
+    pub fn await_behind(&mut self, server: ServerId, wait: Duration) -> bool {
+        let Some(connection) = &mut self.connections[server.0 as usize] else {
+            return false;
+        };
+        let Some(class) = connection.writes_behind().next().map(|behind| behind.class) else {
+            return false;
+        };
+        if let Some(done) = connection.lane(class.lane()).poll(wait)
+            && let Ended::Well(buffer) = self.end(server, Nanos::ZERO, done)
+        {
+            self.give_back(buffer);
+        }
+        true
     }
 
     /// Takes in what has come for operations that were left behind.
@@ -253,8 +380,8 @@ impl Wire {
     pub fn look_behind(&mut self, server: ServerId) {
         let oldest = |wire: &Wire| {
             let connection = wire.connections[server.0 as usize].as_ref()?;
-            let (_, posted_at) = connection.behind.front()?;
-            Some((*posted_at, connection.latency.suspect_after()))
+            let posted_at = connection.behind.front()?.posted_at;
+            Some((posted_at, connection.latency.suspect_after()))
         };
         if oldest(self).is_none() {
             return;

@@ -1,14 +1,25 @@
 //! Writes of whole copies.
 //!
 //! A write goes to all members at once and is done when all have answered. Who does not answer in time
-//! while another has is suspected, and those of its members that missed the write are none any more.
+//! while another has is suspected, and its member has fallen behind ([`lag`](crate::lag)).
 
 use crate::VolumeError;
-use crate::extent::{Holding, Member};
+use crate::extent::Holding;
+use crate::lag::Way;
 use crate::volume::{GLANCE, Transfer, Volume, all_of, pages_in};
 use crate::wire::{Ended, Leg, LegState};
 use muninn_net::Verb;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
+
+/// What has become of a write.
+#[derive(Default)]
+struct Progress {
+    /// Pages that somebody has.
+    acked: u64,
+    /// Servers that failed, and pages that they do not have.
+    failed: Vec<(ServerId, u64)>,
+    why: String,
+}
 
 impl Volume {
     /// Writes a page to all members if all are mapped; whether they are.
@@ -45,10 +56,15 @@ impl Volume {
         // SAFETY: as the caller says.
         let written = unsafe { self.write_legs(batch, class, &mut legs) };
         for leg in legs.iter().filter(|leg| leg.state == LegState::Waiting) {
-            self.wire.leave_behind(leg);
+            self.leave_behind(batch, leg);
         }
         self.legs = legs;
         written
+    }
+
+    fn leave_behind(&mut self, batch: &[Transfer], leg: &Leg) {
+        let pages = pages_in(leg.pages).map(|at| (batch[at].extent, batch[at].place));
+        self.leave_write_behind(leg, pages);
     }
 
     /// # Safety
@@ -60,68 +76,86 @@ impl Volume {
         class: Class,
         legs: &mut Vec<Leg>,
     ) -> Result<(), VolumeError> {
-        let (all, mut acked) = (all_of(batch), 0u64);
-        let mut why = String::new();
-        // Which pages each server is to get, and those that it will have missed.
-        let mut wanted: Vec<(Holding, u64)> = Vec::new();
-        let mut missed: Vec<(ServerId, u64)> = Vec::new();
+        let mut progress = Progress::default();
+        self.take_in_late();
+        // Who is to get what: those who are waited for, and those who are not.
+        let (mut awaited, mut silent) = (Vec::new(), Vec::new());
         for (at, transfer) in batch.iter().enumerate() {
             let entry = self.entry(transfer)?;
-            let sure = |m: &Member| m.mapped.is_some() || !self.roster.is_suspected(m.at.server);
-            let any_sure = entry.members.iter().any(sure);
+            let way_to = |member| self.way_to(entry, member);
+            let alone = entry.members.iter().all(|m| way_to(m) != Way::Open);
+            let mut closed = Vec::new();
             for member in &entry.members {
-                if let Some(far) = member.place(transfer.place) {
-                    // SAFETY: as in `write_mapped`.
-                    unsafe { far.copy_from_nonoverlapping(transfer.near, 1) };
-                    acked |= 1 << at;
-                } else if any_sure && !sure(member) {
-                    miss(&mut missed, member.at.server, 1 << at);
-                } else {
-                    match wanted
-                        .iter_mut()
-                        .find(|(to, _)| to.server == member.at.server)
-                    {
-                        Some((_, pages)) => *pages |= 1 << at,
-                        None => wanted.push((member.at, 1 << at)),
+                match way_to(member) {
+                    Way::Closed => closed.push(member.at),
+                    Way::Silent if !alone => add(&mut silent, member.at, at),
+                    _ => match member.place(transfer.place) {
+                        Some(far) => {
+                            // SAFETY: as in `write_mapped`.
+                            unsafe { far.copy_from_nonoverlapping(transfer.near, 1) };
+                            progress.acked |= 1 << at;
+                        }
+                        None => add(&mut awaited, member.at, at),
+                    },
+                }
+            }
+            for to in closed {
+                self.pass_over(transfer.extent, to, transfer.place);
+            }
+        }
+        for (to, pages) in awaited {
+            // SAFETY: as the caller says.
+            match unsafe { self.post_write(batch, class, to, pages) } {
+                Ok(leg) => legs.push(leg),
+                Err(text) => {
+                    progress.why = text;
+                    miss(&mut progress.failed, to.server, pages);
+                }
+            }
+        }
+        for (to, pages) in silent {
+            let room = self.wire.may_leave_behind(to.server);
+            // SAFETY: as the caller says.
+            let posted = room.then(|| unsafe { self.post_write(batch, class, to, pages) });
+            match posted {
+                Some(Ok(leg)) => self.leave_behind(batch, &leg),
+                _ => {
+                    for transfer in pages_in(pages).map(|at| &batch[at]) {
+                        let entry = self.map.get(transfer.extent);
+                        let member = entry.and_then(|entry| entry.member(to.server));
+                        if let Some(at) = member.map(|member| member.at) {
+                            self.pass_over(transfer.extent, at, transfer.place);
+                        }
                     }
                 }
             }
         }
-        for (to, pages) in wanted {
-            let segs = self.segs(batch, pages, to.server);
-            let mut buffer = self.wire.buffer();
-            let (room, _) = buffer.as_mut().as_chunks_mut::<PAGE_SIZE>();
-            for (room, at) in room.iter_mut().zip(pages_in(pages)) {
-                // SAFETY: readable, as the caller says.
-                *room = unsafe { *batch[at].near };
-            }
-            let posted = self.wire.post(
-                to.server,
-                to.generation,
-                class,
-                Verb::Write,
-                (segs, buffer, pages),
-            );
-            match posted {
-                Ok(leg) => legs.push(leg),
-                Err(text) => {
-                    why = text;
-                    miss(&mut missed, to.server, pages);
-                }
+        self.await_writes(batch, legs, &mut progress)?;
+        // What nobody has may be on its way to somebody who was not waited for, or there by now.
+        self.take_in_late();
+        for at in pages_in(all_of(batch) & !progress.acked) {
+            if self.await_page(batch[at].extent, batch[at].place) {
+                progress.acked |= 1 << at;
             }
         }
-        self.await_writes(batch, legs, &mut acked, &mut missed, &mut why)?;
-        if acked != all {
-            let first = (!acked).trailing_zeros() as usize;
+        // Or those who were expected to answer failed: others are waited for now.
+        let left = all_of(batch) & !progress.acked;
+        if let Some(first) = pages_in(left).find(|at| !self.has_others(&batch[*at], &progress)) {
             return Err(VolumeError::Lost(format!(
-                "no copy of {} can be written: {why}",
-                self.describe(batch[first].extent)
+                "no copy of {} can be written: {}",
+                self.describe(batch[first].extent),
+                progress.why
             )));
         }
-        for (server, pages) in missed {
+        for (server, pages) in progress.failed {
             for at in pages_in(pages) {
                 self.drop_member(batch[at].extent, server);
             }
+        }
+        if left != 0 {
+            let rest: Vec<Transfer> = pages_in(left).map(|at| batch[at]).collect();
+            // SAFETY: as the caller says.
+            unsafe { self.write_legs(&rest, class, &mut Vec::new()) }?;
         }
         for transfer in batch {
             if let Some(entry) = self.map.get_mut(transfer.extent) {
@@ -132,14 +166,49 @@ impl Volume {
         Ok(())
     }
 
+    /// Whether a page that could not be written has members that did not fail, besides one that did.
+    fn has_others(&self, transfer: &Transfer, progress: &Progress) -> bool {
+        let members = self.map.get(transfer.extent).map(|entry| &entry.members);
+        let members = members.into_iter().flatten();
+        let has_failed = |server: ServerId| {
+            let mut failed = progress.failed.iter();
+            failed.any(|(known, _)| *known == server)
+        };
+        let (failed, others) = members.partition::<Vec<_>, _>(|m| has_failed(m.at.server));
+        !failed.is_empty() && !others.is_empty()
+    }
+
+    /// Posts a write of some pages.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Volume::write`].
+    unsafe fn post_write(
+        &mut self,
+        batch: &[Transfer],
+        class: Class,
+        to: Holding,
+        pages: u64,
+    ) -> Result<Leg, String> {
+        let segs = self.segs(batch, pages, to.server);
+        let mut buffer = self.wire.buffer();
+        let (room, _) = buffer.as_mut().as_chunks_mut::<PAGE_SIZE>();
+        for (room, at) in room.iter_mut().zip(pages_in(pages)) {
+            // SAFETY: readable, as the caller says.
+            *room = unsafe { *batch[at].near };
+        }
+        let class = self.wire.class_of_write(to.server, class);
+        let data = (segs, buffer, pages);
+        self.wire
+            .post(to.server, to.generation, class, Verb::Write, data)
+    }
+
     /// Waits until all have answered, or those that have not are not worth waiting for.
     fn await_writes(
         &mut self,
         batch: &[Transfer],
         legs: &mut [Leg],
-        acked: &mut u64,
-        missed: &mut Vec<(ServerId, u64)>,
-        why: &mut String,
+        progress: &mut Progress,
     ) -> Result<(), VolumeError> {
         let mut turn = 0;
         loop {
@@ -153,15 +222,13 @@ impl Volume {
                 continue;
             }
             let leg = legs[turn];
-            let elsewhere = leg.pages & !*acked == 0;
+            let elsewhere = leg.pages & !progress.acked == 0;
             if elsewhere {
                 let patience = self.wire.latency(leg.server).suspect_after();
                 if self.roster.now() > leg.posted_at.saturating_add(patience) {
-                    // It is not waited for, and what it missed is no copy any more.
                     self.roster.suspect(leg.server);
-                    self.wire.leave_behind(&leg);
                     legs[turn].state = LegState::Failed;
-                    miss(missed, leg.server, leg.pages);
+                    self.leave_behind(batch, &leg);
                     continue;
                 }
             }
@@ -178,7 +245,9 @@ impl Volume {
             let Some((token, ended)) = self.wire.poll(&leg, wait) else {
                 continue;
             };
-            let Some(leg) = legs.iter_mut().find(|leg| leg.token == token) else {
+            // One that was left behind is taken note of elsewhere.
+            let awaited = |leg: &&mut Leg| leg.token == token && leg.state == LegState::Waiting;
+            let Some(leg) = legs.iter_mut().find(awaited) else {
                 if let Ended::Well(buffer) = ended {
                     self.wire.give_back(buffer);
                 }
@@ -187,16 +256,32 @@ impl Volume {
             match ended {
                 Ended::Well(buffer) => {
                     leg.state = LegState::Done;
-                    *acked |= leg.pages;
+                    progress.acked |= leg.pages;
                     self.wire.give_back(buffer);
+                    for transfer in pages_in(leg.pages).map(|at| &batch[at]) {
+                        let entry = self.map.get(transfer.extent);
+                        let member = entry.and_then(|entry| entry.member(leg.server));
+                        if let Some(member) = member.filter(|member| !member.is_whole()) {
+                            self.note_got(transfer.extent, member.at, transfer.place);
+                        }
+                    }
                 }
                 Ended::Refused(text) | Ended::Lost(text) => {
                     leg.state = LegState::Failed;
-                    *why = text;
-                    miss(missed, leg.server, leg.pages);
+                    progress.why = text;
+                    miss(&mut progress.failed, leg.server, leg.pages);
                 }
             }
         }
+    }
+}
+
+/// Notes that a server is to get a page of a batch.
+fn add(wanted: &mut Vec<(Holding, u64)>, to: Holding, page: usize) {
+    let mut known = wanted.iter_mut();
+    match known.find(|(known, _)| known.server == to.server) {
+        Some((_, pages)) => *pages |= 1 << page,
+        None => wanted.push((to, 1 << page)),
     }
 }
 

@@ -7,6 +7,7 @@
 use super::alarm::Alarm;
 use super::program_pid;
 use crate::epoll::wait_any;
+use crate::proc;
 use crate::signal::PidFd;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -28,8 +29,6 @@ pub struct Program {
     alarm: Option<Alarm>,
 }
 
-/// The kind of thing that `kcmp` is to compare: memory.
-const KCMP_VM: libc::c_int = 1;
 /// A program that has run for so long since may have done something.
 const STIRRED: Duration = Duration::from_micros(500);
 
@@ -65,13 +64,10 @@ impl Program {
     }
 
     fn fate(&self) -> Fate {
-        let own = std::process::id();
-        // SAFETY: a plain system call; the last two arguments are not looked at.
-        let order = unsafe { libc::syscall(libc::SYS_kcmp, own, self.pid, KCMP_VM, 0, 0) };
-        match order {
-            // Refused: a kernel without it, or a program that nobody may look at.
-            0 | -1 => Fate::Runs,
-            _ => Fate::Replaced,
+        // Refused: a kernel without it, or a program that nobody may look at.
+        match proc::share_memory(std::process::id(), self.pid) {
+            Some(false) => Fate::Replaced,
+            Some(true) | None => Fate::Runs,
         }
     }
 }

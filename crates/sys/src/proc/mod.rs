@@ -265,6 +265,16 @@ pub fn memory_stall(source: &impl ProcSource) -> Result<f32, ProcError> {
     })
 }
 
+/// Whether two processes have one memory: a program and its companion do. `None` where the kernel does
+/// not say.
+pub fn share_memory(one: u32, other: u32) -> Option<bool> {
+    /// The kind of thing that is to be compared: memory.
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: a plain system call; the last two arguments are not looked at.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    (order >= 0).then_some(order == 0)
+}
+
 /// Makes the kernel end other processes before this one when memory runs out. Lowering takes a right
 /// that most users lack.
 pub fn set_oom_score(score: i32) -> std::io::Result<()> {

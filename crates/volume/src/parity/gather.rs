@@ -83,10 +83,11 @@ impl Volume {
         for server in self.roster().ids() {
             self.wire.look_behind(server);
         }
+        self.take_in_late();
         // SAFETY: as the caller says.
         let gathered = unsafe { self.gather_legs(rows, class, check, &mut legs, &mut faults) };
         for leg in legs.iter().filter(|leg| leg.state == LegState::Waiting) {
-            self.wire.leave_behind(leg);
+            self.wire.leave_behind(leg, Vec::new());
         }
         self.legs = legs;
         for (extent, server) in faults.liars {
@@ -129,6 +130,9 @@ impl Volume {
             let waiting = legs.iter().filter(|leg| leg.state == LegState::Waiting);
             let waiting = waiting.count();
             if waiting == 0 {
+                if self.take_in_late() || self.await_page(lacking.extent, lacking.row) {
+                    continue;
+                }
                 return Err(self.lost(lacking.extent, &faults.why.join("; ")));
             }
             // Take turns.
@@ -185,7 +189,7 @@ impl Volume {
             let latency = self.wire.latency(leg.server);
             let elsewhere = |at: usize| {
                 let entry = self.map.get(rows[at].extent);
-                entry.is_some_and(|entry| entry.members.len() > stripes.data())
+                entry.is_some_and(|entry| entry.whole().count() > stripes.data())
             };
             if now > leg.posted_at.saturating_add(latency.suspect_after())
                 && pages_in(leg.pages).all(elsewhere)
@@ -227,7 +231,7 @@ impl Volume {
                 let text = format!("{} is not there any more", row.extent);
                 return Err(VolumeError::Lost(text));
             };
-            let (sure, unsure) = standing(&self.roster, entry);
+            let (sure, unsure) = standing(&self.roster, entry, row.row);
             let ask = stripes.to_ask(&row.reading, sure, unsure);
             row.reading.asked |= ask;
             for piece in ask.iter() {

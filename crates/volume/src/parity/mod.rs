@@ -6,7 +6,7 @@
 //! are written, which is what the pager does with pages that leave together.
 //!
 //! Invariant: all members that the map names fit together in every row, but for those rows that are
-//! being written: any `k` of them give the same pages. What is computed with has been compared with its
+//! being written or that a member is known to lack: any `k` of them give the same pages. What is computed with has been compared with its
 //! check sum before.
 
 mod gather;
@@ -111,10 +111,12 @@ impl Parity {
     }
 }
 
-/// Pieces whose members are expected to answer, and those whose are not; neither if a member is gone.
-fn standing(roster: &Roster, entry: &Entry) -> (Pieces, Pieces) {
+/// Pieces of a row whose members are expected to answer, and those whose are not; neither if a member is
+/// gone or lacks the row.
+fn standing(roster: &Roster, entry: &Entry, row: u32) -> (Pieces, Pieces) {
     let (mut sure, mut unsure) = (Pieces::NONE, Pieces::NONE);
-    for member in entry.members.iter().filter(|m| roster.counts(&m.at)) {
+    let members = entry.members.iter().filter(|member| member.has(row));
+    for member in members.filter(|member| roster.counts(&member.at)) {
         let piece = Pieces::one(usize::from(member.piece));
         match member.mapped.is_some() || !roster.is_suspected(member.at.server) {
             true => sure |= piece,

@@ -1,13 +1,14 @@
 //! Writes pages of rows, and the parity of these rows.
 //!
 //! A write is done when every member that it touches has it. One that does not answer in time is not
-//! waited for if the others keep the row; it is no member any more. Pages of a row that are not
+//! waited for if the others keep the row; it has fallen behind ([`lag`](crate::lag)). Pages of a row that are not
 //! written are read first, unless nobody has ever written them.
 
+use super::Row;
 use super::gather::{add_post, row_segs};
-use super::{Row, standing};
 use crate::VolumeError;
-use crate::extent::{ExtentId, Holding};
+use crate::extent::{Entry, ExtentId, Holding, Member};
+use crate::lag::Way;
 use crate::volume::{GLANCE, Page, Transfer, Volume, pages_in};
 use crate::wire::{Ended, Leg, LegState};
 use muninn_net::Verb;
@@ -21,26 +22,32 @@ struct Change {
     new: Pieces,
     /// Those and the parity, where each is; null for what is not written.
     pages: [*const Page; PIECES_MAX],
-    /// Members that have the row as it is to be, and of these those that answer.
-    valid: Pieces,
+    /// Members that have the row as it is to be, and answer.
     sure: Pieces,
 }
 
 impl Change {
     /// A member has it.
     fn has(&mut self, piece: usize) {
-        self.valid |= Pieces::one(piece);
         self.sure |= Pieces::one(piece);
     }
 }
 
-/// Members that missed a write.
-type Missed = Vec<(ExtentId, ServerId)>;
+/// Members that failed: they are none any more.
+type Failed = Vec<(ExtentId, ServerId)>;
 
-fn miss(missed: &mut Missed, extent: ExtentId, server: ServerId) {
-    if !missed.contains(&(extent, server)) {
-        missed.push((extent, server));
+fn fail(failed: &mut Failed, extent: ExtentId, server: ServerId) {
+    if !failed.contains(&(extent, server)) {
+        failed.push((extent, server));
     }
+}
+
+/// Who is to get what.
+#[derive(Default)]
+struct Posts {
+    awaited: Vec<(Holding, u64)>,
+    /// Nobody waits for these.
+    silent: Vec<(Holding, u64)>,
 }
 
 impl Volume {
@@ -54,7 +61,7 @@ impl Volume {
     ) -> Result<(), VolumeError> {
         self.parity().scratch.used = 0;
         let (mut rows, mut changes) = self.rows_of(batch);
-        self.pass_over(&rows, &changes)?;
+        self.drop_gone(&rows)?;
         self.want_old(&mut rows, &changes);
         // SAFETY: what is wanted goes to pages of ours.
         unsafe { self.gather(&mut rows, class, true) }?;
@@ -63,14 +70,12 @@ impl Volume {
         let mut legs = std::mem::take(&mut self.legs);
         legs.clear();
         // SAFETY: as above.
-        let written = unsafe { self.post_changes(&rows, &mut changes, class, &mut legs) };
+        let written = unsafe { self.write_changes(&rows, &mut changes, class, &mut legs) };
         for leg in legs.iter().filter(|leg| leg.state == LegState::Waiting) {
-            self.wire.leave_behind(leg);
+            self.leave_rows_behind(&rows, leg);
         }
         self.legs = legs;
-        for (extent, server) in written? {
-            self.drop_member(extent, server);
-        }
+        written?;
         for (row, change) in rows.iter().zip(&changes) {
             let touched = self.stripes().touched(change.new);
             let Some(entry) = self.map.get_mut(row.extent) else {
@@ -101,7 +106,6 @@ impl Volume {
                 changes.push(Change {
                     new: Pieces::NONE,
                     pages: [ptr::null(); PIECES_MAX],
-                    valid: Pieces::NONE,
                     sure: Pieces::NONE,
                 });
                 rows.len() - 1
@@ -112,32 +116,28 @@ impl Volume {
         (rows, changes)
     }
 
-    /// Members that are gone, and those that need not be waited for, are none any more.
-    fn pass_over(&mut self, rows: &[Row], changes: &[Change]) -> Result<(), VolumeError> {
-        let stripes = self.stripes();
-        let mut missed = Missed::new();
-        for (row, change) in rows.iter().zip(changes) {
+    /// Members whose session is lost are none any more.
+    fn drop_gone(&mut self, rows: &[Row]) -> Result<(), VolumeError> {
+        let mut gone = Failed::new();
+        for row in rows {
             let Some(entry) = self.map.get(row.extent) else {
                 let text = format!("{} is not there any more", row.extent);
                 return Err(VolumeError::Lost(text));
             };
-            let (sure, unsure) = standing(&self.roster, entry);
-            if !stripes.suffice(sure | unsure) {
-                return Err(self.lost(row.extent, "others are gone"));
-            }
-            let touched = stripes.touched(change.new);
-            let over = stripes.passed_over(touched, sure, unsure);
-            let gone = entry.pieces() & !(sure | unsure);
-            for piece in (over | gone).iter() {
-                if let Some(member) = entry.holder(piece) {
-                    miss(&mut missed, row.extent, member.at.server);
-                }
+            let is_gone = |member: &&Member| !self.roster.counts(&member.at);
+            for member in entry.members.iter().filter(is_gone) {
+                fail(&mut gone, row.extent, member.at.server);
             }
         }
-        for (extent, server) in missed {
+        for (extent, server) in gone {
             self.drop_member(extent, server);
         }
         Ok(())
+    }
+
+    fn leave_rows_behind(&mut self, rows: &[Row], leg: &Leg) {
+        let pages = pages_in(leg.pages).map(|at| (rows[at].extent, rows[at].row));
+        self.leave_write_behind(leg, pages);
     }
 
     /// Pages of the rows that are not written are needed for the parity.
@@ -194,7 +194,132 @@ impl Volume {
         }
     }
 
-    /// Writes to all members that are touched; those that missed it.
+    /// Members that keep a row as it will be, if the touched ones can be written: those that are expected
+    /// to answer, and those that are not.
+    fn keepers(&self, entry: &Entry, row: u32, touched: Pieces) -> (Pieces, Pieces) {
+        let (mut open, mut silent) = (Pieces::NONE, Pieces::NONE);
+        for member in &entry.members {
+            let piece = usize::from(member.piece);
+            if !touched.has(piece) && !member.has(row) {
+                continue;
+            }
+            match self.way_to(entry, member) {
+                Way::Open => open |= Pieces::one(piece),
+                Way::Silent => silent |= Pieces::one(piece),
+                // The mover changes only what it lacks.
+                Way::Closed if !touched.has(piece) => silent |= Pieces::one(piece),
+                Way::Closed => {}
+            }
+        }
+        (open, silent)
+    }
+
+    /// Decides who gets what of the rows, and copies to members that are mapped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Volume::encode`].
+    unsafe fn distribute(&mut self, rows: &[Row], changes: &mut [Change]) -> Posts {
+        let stripes = self.stripes();
+        let mut posts = Posts::default();
+        for (at, (row, change)) in rows.iter().zip(&mut *changes).enumerate() {
+            let touched = stripes.touched(change.new);
+            let Some(entry) = self.map.get(row.extent) else {
+                continue;
+            };
+            let (open, silent) = self.keepers(entry, row.row, touched);
+            let over = stripes.passed_over(touched, open, silent);
+            let has = entry.members.iter().filter(|member| member.has(row.row));
+            let has: Pieces = has.map(|member| usize::from(member.piece)).collect();
+            change.sure = has & open & !touched;
+            let mut closed = Vec::new();
+            for piece in touched.iter() {
+                let Some(member) = entry.holder(piece) else {
+                    continue;
+                };
+                // Parity was not computed where none was there; nobody can have joined since.
+                assert!(!change.pages[piece].is_null());
+                if let Some(far) = member.place(row.row) {
+                    // SAFETY: `far` lies in a mapping that its member keeps; the page is readable.
+                    unsafe { far.copy_from_nonoverlapping(change.pages[piece], 1) };
+                    change.has(piece);
+                } else if over.has(piece) {
+                    add_post(&mut posts.silent, member.at, at);
+                } else if (open | silent).has(piece) {
+                    add_post(&mut posts.awaited, member.at, at);
+                } else {
+                    closed.push(member.at);
+                }
+            }
+            for to in closed {
+                self.pass_over(row.extent, to, row.row);
+            }
+        }
+        posts
+    }
+
+    /// Posts a write of some rows to a server.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Volume::encode`].
+    unsafe fn post_rows(
+        &mut self,
+        rows: &[Row],
+        changes: &[Change],
+        class: Class,
+        (to, mask): (Holding, u64),
+    ) -> Result<Leg, String> {
+        let segs = row_segs(&self.map, pages_in(mask).map(|at| &rows[at]), to.server);
+        let mut buffer = self.wire.buffer();
+        let (room, _) = buffer.as_mut().as_chunks_mut::<PAGE_SIZE>();
+        for (room, at) in room.iter_mut().zip(pages_in(mask)) {
+            let piece = self.piece_of(&rows[at], to.server);
+            // SAFETY: readable, as the caller says.
+            *room = unsafe { *changes[at].pages[piece] };
+        }
+        let class = self.wire.class_of_write(to.server, class);
+        let data = (segs, buffer, mask);
+        self.wire
+            .post(to.server, to.generation, class, Verb::Write, data)
+    }
+
+    /// Writes to all members that are touched. When those who were expected to answer fail, others are
+    /// waited for.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Volume::encode`].
+    unsafe fn write_changes(
+        &mut self,
+        rows: &[Row],
+        changes: &mut [Change],
+        class: Class,
+        legs: &mut Vec<Leg>,
+    ) -> Result<(), VolumeError> {
+        loop {
+            // SAFETY: as the caller says.
+            let (failed, why) = unsafe { self.post_changes(rows, changes, class, legs) }?;
+            let mut lost = None;
+            for row in rows {
+                if !self.is_kept(row, &failed) {
+                    lost = Some(self.lost(row.extent, &why));
+                    break;
+                }
+            }
+            let hopeless = failed.is_empty();
+            for (extent, server) in failed {
+                self.drop_member(extent, server);
+            }
+            match lost {
+                None => return Ok(()),
+                Some(lost) if hopeless => return Err(lost),
+                Some(_) => legs.clear(),
+            }
+        }
+    }
+
+    /// Writes to all members that are touched; those that failed, and why.
     ///
     /// # Safety
     ///
@@ -205,79 +330,92 @@ impl Volume {
         changes: &mut [Change],
         class: Class,
         legs: &mut Vec<Leg>,
-    ) -> Result<Missed, VolumeError> {
-        let mut missed = Missed::new();
+    ) -> Result<(Failed, String), VolumeError> {
+        let mut failed = Failed::new();
         let mut why = String::new();
-        let mut posts: Vec<(Holding, u64)> = Vec::new();
-        for (at, (row, change)) in rows.iter().zip(&mut *changes).enumerate() {
-            let touched = self.stripes().touched(change.new);
-            let Some(entry) = self.map.get(row.extent) else {
-                continue;
-            };
-            let (sure, _) = standing(&self.roster, entry);
-            change.valid = entry.pieces() & !touched;
-            change.sure = change.valid & sure;
-            for piece in touched.iter() {
-                let Some(member) = entry.holder(piece) else {
-                    continue;
-                };
-                // Parity was not computed where none was there; nobody can have joined since.
-                assert!(!change.pages[piece].is_null());
-                let Some(far) = member.place(row.row) else {
-                    add_post(&mut posts, member.at, at);
-                    continue;
-                };
-                // SAFETY: `far` lies in a mapping that its member keeps; the page is readable.
-                unsafe { far.copy_from_nonoverlapping(change.pages[piece], 1) };
-                change.has(piece);
-            }
-        }
-        for (to, mask) in posts {
-            let segs = row_segs(&self.map, pages_in(mask).map(|at| &rows[at]), to.server);
-            let mut buffer = self.wire.buffer();
-            let (room, _) = buffer.as_mut().as_chunks_mut::<PAGE_SIZE>();
-            for (room, at) in room.iter_mut().zip(pages_in(mask)) {
-                let piece = self.piece_of(&rows[at], to.server);
-                // SAFETY: readable, as the caller says.
-                *room = unsafe { *changes[at].pages[piece] };
-            }
-            let data = (segs, buffer, mask);
-            let posted = self
-                .wire
-                .post(to.server, to.generation, class, Verb::Write, data);
-            match posted {
+        // SAFETY: as the caller says.
+        let posts = unsafe { self.distribute(rows, changes) };
+        for post in posts.awaited {
+            // SAFETY: as the caller says.
+            match unsafe { self.post_rows(rows, changes, class, post) } {
                 Ok(leg) => legs.push(leg),
                 Err(text) => {
                     why = text;
-                    self.give_up(rows, changes, (to.server, mask), &mut missed);
+                    self.give_up(rows, changes, (post.0.server, post.1), &mut failed);
                 }
             }
         }
-        self.await_changes(rows, changes, legs, &mut missed, &mut why)?;
-        let kept = |change: &Change| self.stripes().suffice(change.valid);
-        if let Some(at) = changes.iter().position(|change| !kept(change)) {
-            return Err(self.lost(rows[at].extent, &why));
+        for post in posts.silent {
+            let room = self.wire.may_leave_behind(post.0.server);
+            // SAFETY: as the caller says.
+            match room.then(|| unsafe { self.post_rows(rows, changes, class, post) }) {
+                Some(Ok(leg)) => self.leave_rows_behind(rows, &leg),
+                _ => {
+                    for row in pages_in(post.1).map(|at| &rows[at]) {
+                        let entry = self.map.get(row.extent);
+                        let member = entry.and_then(|entry| entry.member(post.0.server));
+                        if let Some(at) = member.map(|member| member.at) {
+                            self.pass_over(row.extent, at, row.row);
+                        }
+                    }
+                }
+            }
         }
-        Ok(missed)
+        self.await_changes(rows, changes, legs, &mut failed, &mut why)?;
+        Ok((failed, why))
     }
 
-    /// A server missed its part of some rows: it is no member of their extents any more, and so keeps no
-    /// other row of them either.
+    /// Whether enough members have a row as it is to be; if not, those that were not waited for are now.
+    fn is_kept(&mut self, row: &Row, failed: &Failed) -> bool {
+        loop {
+            self.take_in_late();
+            let Some(entry) = self.map.get(row.extent) else {
+                return false;
+            };
+            let counts = |member: &&Member| {
+                let has_failed = failed.contains(&(row.extent, member.at.server));
+                !has_failed && self.roster.counts(&member.at)
+            };
+            let members = || entry.members.iter().filter(counts);
+            let have = members().filter(|member| member.has(row.row));
+            let have: Pieces = have.map(|member| usize::from(member.piece)).collect();
+            if self.stripes().suffice(have) {
+                return true;
+            }
+            let is_coming = |member: &&Member| {
+                let mut coming = self.wire.coming(member.at);
+                coming.any(|known| known == row.row)
+            };
+            let Some(at) = members().find(is_coming).map(|member| member.at) else {
+                return false;
+            };
+            let ends = self
+                .roster
+                .now()
+                .saturating_add(self.wire.deadline(at.server).into());
+            self.await_late(at, row.row);
+            if self.roster.now() >= ends {
+                return false;
+            }
+        }
+    }
+
+    /// A server failed: it is no member of the extents of some rows any more, and so keeps no other row of
+    /// them either.
     fn give_up(
         &self,
         rows: &[Row],
         changes: &mut [Change],
         (server, mask): (ServerId, u64),
-        missed: &mut Missed,
+        failed: &mut Failed,
     ) {
         for at in pages_in(mask) {
-            miss(missed, rows[at].extent, server);
+            fail(failed, rows[at].extent, server);
         }
         for (row, change) in rows.iter().zip(changes) {
-            if missed.contains(&(row.extent, server))
+            if failed.contains(&(row.extent, server))
                 && let Some(piece) = super::gather::piece_at(&self.map, row, server)
             {
-                change.valid = change.valid & !Pieces::one(piece);
                 change.sure = change.sure & !Pieces::one(piece);
             }
         }
@@ -294,7 +432,7 @@ impl Volume {
         rows: &[Row],
         changes: &mut [Change],
         legs: &mut [Leg],
-        missed: &mut Missed,
+        failed: &mut Failed,
         why: &mut String,
     ) -> Result<(), VolumeError> {
         let stripes = self.stripes();
@@ -311,12 +449,10 @@ impl Volume {
             if pages_in(leg.pages).all(|at| stripes.suffice(changes[at].sure))
                 && self.roster.now() > leg.posted_at.saturating_add(patience)
             {
-                // It is not waited for, and what it missed is no piece any more.
                 self.roster.suspect(leg.server);
-                self.wire.leave_behind(leg);
                 leg.state = LegState::Failed;
-                let given_up = (leg.server, leg.pages);
-                self.give_up(rows, changes, given_up, missed);
+                let leg = *leg;
+                self.leave_rows_behind(rows, &leg);
                 continue;
             }
             let leg = *leg;
@@ -324,7 +460,7 @@ impl Volume {
             let Some((token, ended)) = self.wire.poll(&leg, GLANCE) else {
                 continue;
             };
-            // One that was given up counts no more, even if it comes now.
+            // One that was left behind is taken note of elsewhere.
             let awaited = |leg: &&mut Leg| leg.token == token && leg.state == LegState::Waiting;
             let Some(leg) = legs.iter_mut().find(awaited) else {
                 if let Ended::Well(buffer) = ended {
@@ -336,9 +472,15 @@ impl Volume {
                 Ended::Well(buffer) => {
                     leg.state = LegState::Done;
                     for at in pages_in(leg.pages) {
-                        if !missed.contains(&(rows[at].extent, leg.server)) {
-                            let piece = self.piece_of(&rows[at], leg.server);
-                            changes[at].has(piece);
+                        let row = &rows[at];
+                        if failed.contains(&(row.extent, leg.server)) {
+                            continue;
+                        }
+                        let entry = self.map.get(row.extent);
+                        let member = entry.and_then(|entry| entry.member(leg.server));
+                        if let Some((member_at, piece)) = member.map(|m| (m.at, m.piece)) {
+                            changes[at].has(usize::from(piece));
+                            self.note_got(row.extent, member_at, row.row);
                         }
                     }
                     self.wire.give_back(buffer);
@@ -347,7 +489,7 @@ impl Volume {
                     leg.state = LegState::Failed;
                     *why = text;
                     let given_up = (leg.server, leg.pages);
-                    self.give_up(rows, changes, given_up, missed);
+                    self.give_up(rows, changes, given_up, failed);
                 }
             }
         }

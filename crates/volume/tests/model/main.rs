@@ -149,8 +149,13 @@ impl World {
                 near: &raw mut **page,
             })
             .collect();
+        // On both lanes: nothing is known of their order.
+        let class = match dice.below(2) {
+            0 => Class::UrgentEviction,
+            _ => Class::Eviction(4),
+        };
         // SAFETY: the pages are ours.
-        let written = unsafe { self.volume.write(&transfers, Class::Demand) };
+        let written = unsafe { self.volume.write(&transfers, class) };
         written.unwrap_or_else(|why| panic!("{why}; {:?}", self.hurt));
     }
 
@@ -441,6 +446,140 @@ fn a_server_that_is_silent_costs_a_delay_once() {
         assert!(took < Duration::from_secs(2), "{took:?}");
         world.puppets[victim].go_on();
     }
+}
+
+/// Several extents with contents, on as many servers as the layout needs and some more.
+fn world_with_contents(layout: Layout, more: usize, dice: &mut SplitMix64) -> World {
+    let mut world = World::new(layout.members() + more, layout, Stage::simulated());
+    for _ in 0..3 {
+        let extent = world.extent();
+        world.extents.push(extent);
+    }
+    for _ in 0..6 {
+        world.write(dice);
+    }
+    world.settle();
+    world
+}
+
+fn silences(test: impl Fn(Layout, u64)) {
+    let layouts = [
+        Layout::Mirror(2),
+        Layout::Mirror(3),
+        parity(2, 1),
+        parity(4, 2),
+    ];
+    for layout in layouts {
+        for seed in 0..seeds(40) {
+            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(layout, seed)));
+            if let Err(why) = ran {
+                eprintln!("seed {seed}, {layout}");
+                std::panic::resume_unwind(why);
+            }
+        }
+    }
+}
+
+/// What was written while a server was silent is on its way there, and arrives when it goes on: others
+/// may go before.
+#[test]
+fn a_short_silence_costs_no_copy() {
+    silences(|layout, seed| {
+        let mut dice = SplitMix64::new(seed);
+        let mut world = world_with_contents(layout, 0, &mut dice);
+        let members = layout.members() as u64;
+        let silent = dice.below(members) as usize;
+        world.puppets[silent].stop();
+        for _ in 0..1 + dice.below(12) {
+            world.write(&mut dice);
+        }
+        let after = Duration::from_millis(dice.below(300));
+        world.puppets[silent].go_on_in(after);
+        for at in 1..=layout.spare() {
+            let other = (silent + at) % layout.members();
+            world.puppets[other].kill();
+        }
+        // It may be that it is silent still, and that the others are known to be gone.
+        if dice.below(2) == 0 {
+            world.stage.sleep(Duration::from_millis(dice.below(250)));
+            world.attend();
+        }
+        for _ in 0..dice.below(4) {
+            world.write(&mut dice);
+        }
+        let all: Vec<_> = world.shadow.keys().copied().collect();
+        for keys in all.chunks(200) {
+            world.read(keys);
+        }
+    });
+}
+
+/// A server that missed more than can be on its way gets that, and nothing else.
+#[test]
+fn a_server_gets_what_it_missed() {
+    silences(|layout, seed| {
+        let mut dice = SplitMix64::new(seed);
+        let mut world = world_with_contents(layout, 0, &mut dice);
+        let members = layout.members() as u64;
+        let silent = dice.below(members) as usize;
+        let (repaired, held) = (
+            world.volume.census().repaired,
+            world.puppets[silent].grants(),
+        );
+        world.puppets[silent].stop();
+        for _ in 0..60 {
+            world.write(&mut dice);
+            world.read_some(&mut dice);
+            world.attend();
+        }
+        assert!(world.volume.census().degraded > 0);
+        world.puppets[silent].go_on();
+        // The mover is not alone.
+        for _ in 0..20 {
+            world.write(&mut dice);
+            world.read_some(&mut dice);
+            world.attend();
+        }
+        world.settle();
+        assert_eq!(world.volume.census().repaired, repaired);
+        assert_eq!(world.puppets[silent].grants(), held);
+        for at in 1..=layout.spare() {
+            world.puppets[(silent + at) % layout.members()].kill();
+        }
+        let all: Vec<_> = world.shadow.keys().copied().collect();
+        for keys in all.chunks(200) {
+            world.read(keys);
+        }
+    });
+}
+
+/// One that is silent for long is replaced, and what it had is given back when it goes on.
+#[test]
+fn a_long_silence_costs_the_place() {
+    silences(|layout, seed| {
+        let mut dice = SplitMix64::new(seed);
+        let mut world = world_with_contents(layout, 1, &mut dice);
+        let held = |world: &World| {
+            let grants = world.puppets.iter().map(Puppet::grants);
+            grants.collect::<Vec<usize>>()
+        };
+        let silent = held(&world).iter().position(|grants| *grants > 0).unwrap();
+        world.puppets[silent].stop();
+        for _ in 0..20 {
+            world.write(&mut dice);
+        }
+        world.settle();
+        world.puppets[silent].go_on();
+        world.settle();
+        let all: Vec<_> = world.shadow.keys().copied().collect();
+        for keys in all.chunks(200) {
+            world.read(keys);
+        }
+        let total = 3 * layout.members();
+        world.until("what was replaced is given back", |world| {
+            held(world).iter().sum::<usize>() == total
+        });
+    });
 }
 
 /// A server that is to be emptied is, with one copy of everything as well.

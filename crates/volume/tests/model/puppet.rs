@@ -18,6 +18,7 @@ const TRIP: Duration = Duration::from_micros(40);
 struct State {
     memory: Option<FakeTransport>,
     stopped: bool,
+    goes_on_at: Option<Nanos>,
     draining: bool,
     slow: Duration,
     lying: bool,
@@ -40,6 +41,7 @@ impl Puppet {
         let state = State {
             memory: Some(FakeTransport::new(ROOM)),
             stopped: false,
+            goes_on_at: None,
             draining: false,
             slow: Duration::ZERO,
             lying: false,
@@ -54,7 +56,12 @@ impl Puppet {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let now = self.stage.now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.goes_on_at.is_some_and(|at| at <= now) {
+            (state.stopped, state.goes_on_at) = (false, None);
+        }
+        state
     }
 
     pub fn address(&self) -> Address {
@@ -65,6 +72,10 @@ impl Puppet {
     }
     pub fn go_on(&self) {
         self.lock().stopped = false;
+    }
+    pub fn go_on_in(&self, by: Duration) {
+        let at = self.stage.now() + by.into();
+        self.lock().goes_on_at = Some(at);
     }
     pub fn kill(&self) {
         if let Some(memory) = self.lock().memory.take() {
@@ -189,8 +200,12 @@ impl Strings {
     /// When the next operation is done, if nothing happens meanwhile.
     fn next_due(&self) -> Option<Nanos> {
         let state = self.session.puppet.lock();
-        let (_, posted) = self.waiting.front().filter(|_| !state.stopped)?;
-        Some(*posted + (state.slow + TRIP).into())
+        let (_, posted) = self.waiting.front()?;
+        let done = *posted + (state.slow + TRIP).into();
+        match state.stopped {
+            true => Some(done.max(state.goes_on_at?)),
+            false => Some(done),
+        }
     }
 
     fn advance(&mut self) {

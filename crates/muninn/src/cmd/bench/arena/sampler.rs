@@ -1,13 +1,14 @@
 //! The memory of all of a program's processes, looked at from outside once a millisecond.
 //!
 //! Counted is what is resident and not of files or shared memory (a mapped pool is not the
-//! program's). Of a launcher's processes neither itself nor a memory server counts. Known limits:
+//! program's). Of a launcher's processes neither itself nor a memory server counts, and what a program
+//! and its companion both have counts once. Known limits:
 //! the kernel keeps these numbers by CPU and folds them late, so a sum may be a quarter of a MiB old;
 //! a page that a child shares with its parent counts twice; a process that lives for less than
 //! [`FAMILY`] may be missed.
 
 use muninn_job::Job;
-use muninn_sys::proc::StatmReader;
+use muninn_sys::proc::{self, StatmReader};
 use muninn_types::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -93,10 +94,16 @@ fn watch(root: i32, launcher: bool, seen: &Seen, stop: &AtomicBool) {
             descendants(root, &mut found);
             family.retain(|pid, _| found.contains(pid));
             for pid in found {
-                family.entry(pid).or_insert_with(|| {
-                    let counts = !(launcher && (pid == root || is_server(pid)));
-                    counts.then(|| StatmReader::of(pid).ok()).flatten()
-                });
+                if family.contains_key(&pid) {
+                    continue;
+                }
+                let counted = family.iter().filter(|(_, reader)| reader.is_some());
+                let again = counted
+                    .map(|(known, _)| proc::share_memory(*known as u32, pid as u32))
+                    .any(|shared| shared == Some(true));
+                let counts = !again && !(launcher && (pid == root || is_server(pid)));
+                let reader = counts.then(|| StatmReader::of(pid).ok()).flatten();
+                family.insert(pid, reader);
             }
         }
         let now: u64 = family
