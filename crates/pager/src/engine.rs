@@ -67,8 +67,11 @@ const FULL_PATIENCE: Nanos = Nanos::millis(12_000);
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// A part of the allowance is for pages on their way out, between these.
 const STAGED_SHARE: u64 = 16;
-/// Pages given back with one call when one is needed.
-const GIVE_BACK_PAGES: u64 = 32;
+/// A part of those is given back at once when room is needed, between these: each call interrupts the CPUs
+/// that run the program, so few at a time cost a third more for each page of a sequence.
+const GIVE_BACK_SHARE: u64 = 4;
+const GIVE_BACK_MIN: u64 = 32;
+const GIVE_BACK_MAX: u64 = 128;
 const STAGED_MIN: u64 = 64;
 const STAGED_MAX: u64 = 4096;
 
@@ -395,7 +398,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     fn drop_some(&mut self, pages: u64) -> bool {
-        let some = pages.max(GIVE_BACK_PAGES);
+        let share = self.staged_wanted() / GIVE_BACK_SHARE;
+        let some = pages.max(share.clamp(GIVE_BACK_MIN, GIVE_BACK_MAX));
         self.drop_staged(self.allowed.saturating_sub(some));
         self.has_room(pages)
     }

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Frames of the staging area: address space, not memory.
 const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
 /// Pages of the bin, which may all be memory.
-const BIN_PAGES: u64 = 64;
+const BIN_PAGES: u64 = 128;
 
 /// Features that the program's device cannot do without.
 pub const REQUIRED: Features =
