@@ -15,6 +15,7 @@
 use crate::extent::{Entry, ExtentId, Holding, Member};
 use crate::volume::Volume;
 use crate::wire::{Leg, Written};
+use muninn_types::ServerId;
 use std::time::Duration;
 
 /// How often one who waits for a write that was left behind looks whether its session still counts.
@@ -53,6 +54,20 @@ impl Volume {
         self.map.fall_behind(id, at.server, place);
         if was_whole {
             self.check(id);
+        }
+    }
+
+    /// The members at a server do not get pages that are written to others.
+    pub(crate) fn pass_over_all(
+        &mut self,
+        server: ServerId,
+        pages: impl Iterator<Item = (ExtentId, u32)>,
+    ) {
+        for (extent, place) in pages {
+            let member = self.map.get(extent).and_then(|entry| entry.member(server));
+            if let Some(at) = member.map(|member| member.at) {
+                self.pass_over(extent, at, place);
+            }
         }
     }
 

@@ -27,6 +27,26 @@ pub(crate) fn add_page(segs: &mut Vec<Seg>, grant: GrantId, page: u32) {
     }
 }
 
+/// Who gets an operation, and which pages or rows of a batch it is for.
+pub(crate) type Post = (Holding, u64);
+
+/// Notes that a server is to get an operation for a page or a row.
+pub(crate) fn add_post(posts: &mut Vec<Post>, to: Holding, at: usize) {
+    let mut known = posts.iter_mut();
+    match known.find(|(known, _)| known.server == to.server) {
+        Some((_, pages)) => *pages |= 1 << at,
+        None => posts.push((to, 1 << at)),
+    }
+}
+
+/// Who gets what is written.
+#[derive(Default)]
+pub(crate) struct Posts {
+    pub awaited: Vec<Post>,
+    /// Nobody waits for these.
+    pub silent: Vec<Post>,
+}
+
 /// Pages of one operation.
 pub const OPERATION_PAGES: usize = 64;
 /// Buffers that are kept for the next operation.

@@ -7,7 +7,7 @@ use crate::VolumeError;
 use crate::extent::Holding;
 use crate::lag::Way;
 use crate::volume::{GLANCE, Transfer, Volume, all_of, pages_in};
-use crate::wire::{Ended, Leg, LegState};
+use crate::wire::{Ended, Leg, LegState, Posts, add_post};
 use muninn_net::Verb;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 
@@ -78,32 +78,9 @@ impl Volume {
     ) -> Result<(), VolumeError> {
         let mut progress = Progress::default();
         self.take_in_late();
-        // Who is to get what: those who are waited for, and those who are not.
-        let (mut awaited, mut silent) = (Vec::new(), Vec::new());
-        for (at, transfer) in batch.iter().enumerate() {
-            let entry = self.entry(transfer)?;
-            let way_to = |member| self.way_to(entry, member);
-            let alone = entry.members.iter().all(|m| way_to(m) != Way::Open);
-            let mut closed = Vec::new();
-            for member in &entry.members {
-                match way_to(member) {
-                    Way::Closed => closed.push(member.at),
-                    Way::Silent if !alone => add(&mut silent, member.at, at),
-                    _ => match member.place(transfer.place) {
-                        Some(far) => {
-                            // SAFETY: as in `write_mapped`.
-                            unsafe { far.copy_from_nonoverlapping(transfer.near, 1) };
-                            progress.acked |= 1 << at;
-                        }
-                        None => add(&mut awaited, member.at, at),
-                    },
-                }
-            }
-            for to in closed {
-                self.pass_over(transfer.extent, to, transfer.place);
-            }
-        }
-        for (to, pages) in awaited {
+        // SAFETY: as the caller says.
+        let posts = unsafe { self.distribute_pages(batch, &mut progress) }?;
+        for (to, pages) in posts.awaited {
             // SAFETY: as the caller says.
             match unsafe { self.post_write(batch, class, to, pages) } {
                 Ok(leg) => legs.push(leg),
@@ -113,20 +90,14 @@ impl Volume {
                 }
             }
         }
-        for (to, pages) in silent {
+        for (to, pages) in posts.silent {
             let room = self.wire.may_leave_behind(to.server);
             // SAFETY: as the caller says.
-            let posted = room.then(|| unsafe { self.post_write(batch, class, to, pages) });
-            match posted {
+            match room.then(|| unsafe { self.post_write(batch, class, to, pages) }) {
                 Some(Ok(leg)) => self.leave_behind(batch, &leg),
                 _ => {
-                    for transfer in pages_in(pages).map(|at| &batch[at]) {
-                        let entry = self.map.get(transfer.extent);
-                        let member = entry.and_then(|entry| entry.member(to.server));
-                        if let Some(at) = member.map(|member| member.at) {
-                            self.pass_over(transfer.extent, at, transfer.place);
-                        }
-                    }
+                    let pages = pages_in(pages).map(|at| (batch[at].extent, batch[at].place));
+                    self.pass_over_all(to.server, pages);
                 }
             }
         }
@@ -164,6 +135,43 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// Decides who gets what, and copies to members that are mapped.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Volume::write`].
+    unsafe fn distribute_pages(
+        &mut self,
+        batch: &[Transfer],
+        progress: &mut Progress,
+    ) -> Result<Posts, VolumeError> {
+        let mut posts = Posts::default();
+        for (at, transfer) in batch.iter().enumerate() {
+            let entry = self.entry(transfer)?;
+            let way_to = |member| self.way_to(entry, member);
+            let alone = entry.members.iter().all(|m| way_to(m) != Way::Open);
+            let mut closed = Vec::new();
+            for member in &entry.members {
+                match way_to(member) {
+                    Way::Closed => closed.push(member.at),
+                    Way::Silent if !alone => add_post(&mut posts.silent, member.at, at),
+                    _ => match member.place(transfer.place) {
+                        Some(far) => {
+                            // SAFETY: as in `write_mapped`.
+                            unsafe { far.copy_from_nonoverlapping(transfer.near, 1) };
+                            progress.acked |= 1 << at;
+                        }
+                        None => add_post(&mut posts.awaited, member.at, at),
+                    },
+                }
+            }
+            for to in closed {
+                self.pass_over(transfer.extent, to, transfer.place);
+            }
+        }
+        Ok(posts)
     }
 
     /// Whether a page that could not be written has members that did not fail, besides one that did.
@@ -273,15 +281,6 @@ impl Volume {
                 }
             }
         }
-    }
-}
-
-/// Notes that a server is to get a page of a batch.
-fn add(wanted: &mut Vec<(Holding, u64)>, to: Holding, page: usize) {
-    let mut known = wanted.iter_mut();
-    match known.find(|(known, _)| known.server == to.server) {
-        Some((_, pages)) => *pages |= 1 << page,
-        None => wanted.push((to, 1 << page)),
     }
 }
 

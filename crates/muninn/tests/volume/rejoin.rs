@@ -36,6 +36,35 @@ fn servers_pause_one_after_the_other() {
     }
 }
 
+/// All pause in turn, for longer than is waited for, and nobody waits in between until anything is mended.
+fn pause_in_turn(layout: &str, servers: usize) {
+    if cannot_run() {
+        return;
+    }
+    let place = place();
+    let pool = pool(&place, servers, "1GiB");
+    let run = working(&place, &pool.addresses(), layout, 10);
+    run.until_far(FAR);
+    let mut dice = SplitMix64::new(servers as u64);
+    for _ in 0..12 {
+        let victim = dice.below(servers as u64) as usize;
+        pool.signal(victim, Signal::STOP);
+        std::thread::sleep(Duration::from_millis(120 + dice.below(400)));
+        pool.signal(victim, Signal::CONT);
+    }
+    run.end().assert_good_and_far();
+}
+
+#[test]
+fn both_copies_pause_in_turn() {
+    pause_in_turn("mirror", 2);
+}
+
+#[test]
+fn all_pieces_pause_in_turn() {
+    pause_in_turn("parity:2+1", 3);
+}
+
 /// An address that nobody else will take meanwhile: below the ports that the kernel gives to clients. One
 /// of those who try to reach the dead server might be given its very port.
 fn free_address() -> String {

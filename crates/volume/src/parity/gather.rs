@@ -6,9 +6,9 @@
 
 use super::{Parity, Row, standing};
 use crate::VolumeError;
-use crate::extent::{ExtentId, ExtentMap, Holding};
+use crate::extent::{ExtentId, ExtentMap};
 use crate::volume::{Page, Volume, pages_in};
-use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES, add_page};
+use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES, Post, add_page, add_post};
 use muninn_net::Verb;
 use muninn_policy::stripe::Pieces;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
@@ -18,17 +18,6 @@ use muninn_wire::Seg;
 pub(super) fn piece_at(map: &ExtentMap, row: &Row, server: ServerId) -> Option<usize> {
     let member = map.get(row.extent)?.member(server)?;
     Some(usize::from(member.piece))
-}
-
-/// Notes that a server is to get an operation for a row.
-pub(super) fn add_post(posts: &mut Vec<(Holding, u64)>, to: Holding, row: usize) {
-    match posts
-        .iter_mut()
-        .find(|(known, _)| known.server == to.server)
-    {
-        Some((_, rows)) => *rows |= 1 << row,
-        None => posts.push((to, 1 << row)),
-    }
 }
 
 /// Where the pieces of some rows lie at a server.
@@ -222,7 +211,7 @@ impl Volume {
         faults: &mut Faults,
     ) -> Result<bool, VolumeError> {
         let stripes = self.stripes();
-        let mut posts: Vec<(Holding, u64)> = Vec::new();
+        let mut posts: Vec<Post> = Vec::new();
         for (at, row) in rows.iter_mut().enumerate() {
             if stripes.is_enough(&row.reading) {
                 continue;

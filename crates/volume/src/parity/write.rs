@@ -5,12 +5,12 @@
 //! written are read first, unless nobody has ever written them.
 
 use super::Row;
-use super::gather::{add_post, row_segs};
+use super::gather::row_segs;
 use crate::VolumeError;
-use crate::extent::{Entry, ExtentId, Holding, Member};
+use crate::extent::{Entry, ExtentId, Member};
 use crate::lag::Way;
 use crate::volume::{GLANCE, Page, Transfer, Volume, pages_in};
-use crate::wire::{Ended, Leg, LegState};
+use crate::wire::{Ended, Leg, LegState, Post, Posts, add_post};
 use muninn_net::Verb;
 use muninn_policy::stripe::{PIECES_MAX, Pieces};
 use muninn_types::{Class, PAGE_SIZE, ServerId};
@@ -40,14 +40,6 @@ fn fail(failed: &mut Failed, extent: ExtentId, server: ServerId) {
     if !failed.contains(&(extent, server)) {
         failed.push((extent, server));
     }
-}
-
-/// Who is to get what.
-#[derive(Default)]
-struct Posts {
-    awaited: Vec<(Holding, u64)>,
-    /// Nobody waits for these.
-    silent: Vec<(Holding, u64)>,
 }
 
 impl Volume {
@@ -268,7 +260,7 @@ impl Volume {
         rows: &[Row],
         changes: &[Change],
         class: Class,
-        (to, mask): (Holding, u64),
+        (to, mask): Post,
     ) -> Result<Leg, String> {
         let segs = row_segs(&self.map, pages_in(mask).map(|at| &rows[at]), to.server);
         let mut buffer = self.wire.buffer();
@@ -351,13 +343,8 @@ impl Volume {
             match room.then(|| unsafe { self.post_rows(rows, changes, class, post) }) {
                 Some(Ok(leg)) => self.leave_rows_behind(rows, &leg),
                 _ => {
-                    for row in pages_in(post.1).map(|at| &rows[at]) {
-                        let entry = self.map.get(row.extent);
-                        let member = entry.and_then(|entry| entry.member(post.0.server));
-                        if let Some(at) = member.map(|member| member.at) {
-                            self.pass_over(row.extent, at, row.row);
-                        }
-                    }
+                    let rows = pages_in(post.1).map(|at| (rows[at].extent, rows[at].row));
+                    self.pass_over_all(post.0.server, rows);
                 }
             }
         }
