@@ -224,11 +224,25 @@ impl<'a> Case<'a> {
         plain
     }
 
-    /// Runs it both ways; how it went with far memory.
+    /// Runs it both ways; how it went with far memory. On a machine so busy that the program was over
+    /// before much went out it runs again: what it said must be right each time.
     pub fn same(&self, way: Way) -> Ran {
+        for _ in 0..2 {
+            let ran = self.same_once(way);
+            if ran.code != 0 || ran.counter("evicted") >= self.far {
+                return ran;
+            }
+        }
+        let ran = self.same_once(way);
+        self.assert_far(&ran);
+        ran
+    }
+
+    fn same_once(&self, way: Way) -> Ran {
         let plain = self.plainly();
         let place = open_place();
-        let server = (way == Way::Tcp).then(|| harness::serve(&place, "1GiB"));
+        // Three hundred children may all have extents of their own.
+        let server = (way == Way::Tcp).then(|| harness::serve(&place, "4GiB"));
         let pool = server.as_ref().map(Served::tcp);
         let mut options = vec!["--local", self.local];
         options.extend(pool.iter().flat_map(|pool| ["--pool", pool.as_str()]));
@@ -238,17 +252,25 @@ impl<'a> Case<'a> {
             assert_ne!(ran.code, 0, "{ran:#?}");
             return ran;
         }
-        self.compare(&plain, &ran);
+        self.compare_words(&plain, &ran);
         ran
     }
 
     pub fn compare(&self, plain: &Plain, ran: &Ran) {
+        self.compare_words(plain, ran);
+        self.assert_far(ran);
+    }
+
+    fn compare_words(&self, plain: &Plain, ran: &Ran) {
         let words = self.words;
         assert_eq!(ran.out, plain.out, "{words:?} said another thing: {ran:#?}");
         assert_eq!(ran.code, plain.code, "{words:?} ended otherwise: {ran:#?}");
-        let far = ran.counter("evicted");
+    }
+
+    fn assert_far(&self, ran: &Ran) {
+        let (words, far) = (self.words, ran.counter("evicted"));
         assert!(
-            far >= self.far || plain.out.starts_with("none: "),
+            far >= self.far || ran.out.starts_with("none: "),
             "{words:?}: only {far} pages went out: {ran:#?}"
         );
     }

@@ -137,9 +137,12 @@ impl Volume {
     }
 
     fn lost(&self, id: ExtentId, why: &str) -> VolumeError {
-        let held = self.map.get(id).map_or(0, |entry| entry.members.len());
+        let whole = self.map.get(id).map_or(0, |entry| {
+            let members = entry.whole();
+            members.filter(|m| self.roster.counts(&m.at)).count()
+        });
         VolumeError::Lost(format!(
-            "too few pieces of {} can be reached, {held} are left and {} are needed: {why}",
+            "too few pieces of {} can be reached, {whole} are whole and {} are needed: {why}",
             self.describe(id),
             self.stripes().data()
         ))
