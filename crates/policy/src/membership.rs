@@ -12,12 +12,14 @@
 //! to another server if it is silent for longer than [`KEEP_SILENT`]. One that is *away* has lost what it kept; it is
 //! tried again with growing pauses, and comes back empty.
 //!
-//! Invariant: a change is told once. Pauses between two attempts double up to [`PAUSE_MAX`].
+//! Invariant: a change is told once, and silences of one server no more often than every [`TELL_PAUSE`]: one
+//! that is slow all the time would fill the screen. Pauses between two attempts double up to [`PAUSE_MAX`].
 
 use muninn_types::Nanos;
 
 /// How long what a suspected server missed is kept for it before it is copied to another server.
 pub const KEEP_SILENT: Nanos = Nanos::secs(1);
+pub const TELL_PAUSE: Nanos = Nanos::secs(10);
 pub const PAUSE_FIRST: Nanos = Nanos::millis(200);
 pub const PAUSE_MAX: Nanos = Nanos::secs(10);
 
@@ -37,6 +39,9 @@ pub struct Membership {
     standing: Standing,
     retry_at: Nanos,
     pause: Nanos,
+    /// The last silence was told; no other is before this.
+    told: bool,
+    tell_at: Nanos,
 }
 
 impl Membership {
@@ -48,16 +53,24 @@ impl Membership {
     pub fn handle_answer(&mut self) -> bool {
         let before = std::mem::replace(&mut self.standing, Standing::Up);
         self.pause = Nanos::ZERO;
-        matches!(before, Standing::Suspected | Standing::Away)
+        match before {
+            Standing::Suspected => self.told,
+            Standing::Away => true,
+            Standing::Unknown | Standing::Up => false,
+        }
     }
 
     /// It has not answered for longer than is usual. Whether that is news.
-    pub fn handle_silence(&mut self) -> bool {
-        let news = self.standing == Standing::Up;
-        if news {
-            self.standing = Standing::Suspected;
+    pub fn handle_silence(&mut self, now: Nanos) -> bool {
+        if self.standing != Standing::Up {
+            return false;
         }
-        news
+        self.standing = Standing::Suspected;
+        self.told = now >= self.tell_at;
+        if self.told {
+            self.tell_at = now.saturating_add(TELL_PAUSE);
+        }
+        self.told
     }
 
     /// Its session is lost, or could not be opened. Whether that is news.
@@ -86,14 +99,29 @@ mod tests {
     fn a_change_is_told_once() {
         let mut server = Membership::default();
         assert!(!server.handle_answer(), "what works is no news");
-        assert!(server.handle_silence());
-        assert!(!server.handle_silence());
+        assert!(server.handle_silence(Nanos::ZERO));
+        assert!(!server.handle_silence(Nanos::ZERO));
         assert!(server.handle_answer());
         assert!(server.handle_lost(Nanos::ZERO));
         assert!(!server.handle_lost(Nanos::ZERO));
-        assert!(!server.handle_silence(), "it is away already");
+        assert!(!server.handle_silence(TELL_PAUSE), "it is away already");
         assert_eq!(server.standing(), Standing::Away);
         assert!(server.handle_answer());
+    }
+
+    #[test]
+    fn one_that_is_slow_all_the_time_is_told_of_now_and_then() {
+        let mut server = Membership::default();
+        server.handle_answer();
+        let (mut now, mut lines) = (Nanos::ZERO, 0);
+        while now < TELL_PAUSE {
+            now += Nanos::millis(100);
+            lines += u32::from(server.handle_silence(now));
+            assert_eq!(server.standing(), Standing::Suspected);
+            lines += u32::from(server.handle_answer());
+        }
+        assert_eq!(lines, 2, "one silence, and its end");
+        assert!(server.handle_silence(now + TELL_PAUSE));
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Roster {
         }
         known.silent_since.store(self.now().0, Relaxed);
         let mut link = lock(&known.link);
-        if link.membership.handle_silence() {
+        if link.membership.handle_silence(self.now()) {
             let at = &known.address;
             self.tell(&format!(
                 "the server at {at} does not answer; going on without it while there are copies elsewhere"
