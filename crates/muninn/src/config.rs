@@ -170,7 +170,7 @@ pub fn load(named: Option<&Path>) -> Result<Config, Failure> {
     for path in usual_places(|name| std::env::var_os(name)) {
         let file = match files::open_found(&path) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) if error.kind() == ErrorKind::NotFound || is_out_of_sight(&path) => continue,
             Err(error) => return Err(unreadable(&path, error)),
         };
         // Whoever could write it could have our pages sent to themselves.
@@ -185,6 +185,12 @@ pub fn load(named: Option<&Path>) -> Result<Config, Failure> {
         return read_open(file, &path);
     }
     Ok(Config::default())
+}
+
+/// Whether somebody else's folder hides what is there: HOME often stays when a program becomes another user.
+fn is_out_of_sight(path: &Path) -> bool {
+    let seen = path.symlink_metadata();
+    seen.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// Where a file is looked for, in this order.

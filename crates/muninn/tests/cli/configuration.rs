@@ -1,6 +1,8 @@
 //! Flags win over variables, variables over the file, the file over what is usual.
 
 use crate::common::{Place, Served, place};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 
 const FILE: &str = "[serve]\nmemory = \"4MiB\"\nname = \"filed\"\nlease = \"3s\"\n\
                     socket = [\"filed.sock\"]\n";
@@ -120,4 +122,36 @@ fn a_misspelt_key_is_an_error_that_names_it() {
              error 2); name another with --config\n"
         )
     );
+}
+
+/// HOME stays when a program becomes another user; what is in there is none of his business.
+#[test]
+fn a_home_of_somebody_else_is_passed_over() {
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: only root can become somebody else");
+        return;
+    }
+    // A place that others may go to, with a copy of the program.
+    let public = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(public.path(), open).unwrap();
+    let program = public.path().join("muninn");
+    std::fs::copy(env!("CARGO_BIN_EXE_muninn"), &program).unwrap();
+    let closed = public.path().join("closed");
+    std::fs::create_dir_all(closed.join(".config/muninn")).unwrap();
+    std::fs::write(closed.join(".config/muninn/muninn.toml"), "misspelt = 1\n").unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let ended = std::process::Command::new(&program)
+        .args(["status", "--pool", "127.0.0.1:1"])
+        .current_dir(public.path())
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("MUNINN_CONFIG")
+        .env("HOME", &closed)
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("gave no status"), "{said}");
+    assert!(!said.contains("configuration"), "{said}");
 }
