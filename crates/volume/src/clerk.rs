@@ -211,16 +211,38 @@ impl Clerk {
     }
 
     fn deadline(&self) -> Duration {
-        match self.roster.len() {
-            1 => ONLY_DEADLINE,
-            _ => DEADLINE,
+        match self.roster.is_alone() {
+            true => ONLY_DEADLINE,
+            false => DEADLINE,
         }
     }
 
-    /// Whom to ask, in order: those that do not answer come last.
+    /// Does as the list of servers says, if it has changed. What is on the desk for a server that left goes
+    /// back; under the desk's lock, so that nobody takes it in between.
+    pub(crate) fn follow_list(&self) {
+        let mut desk = lock(&self.desk);
+        if !self.roster.follow() {
+            return;
+        }
+        let mut placement = lock(&self.placement);
+        self.roster.ids().for_each(|id| placement.handle_join(id));
+        let left = |fresh: &Fresh| {
+            let mut members = fresh.members.iter();
+            members.any(|at| self.roster.has_left(at.server))
+        };
+        let (back, kept): (Vec<Fresh>, Vec<Fresh>) = desk.granted.drain(..).partition(left);
+        desk.granted = kept;
+        let back = back.into_iter().flat_map(|fresh| fresh.members);
+        desk.to_release.extend(back);
+    }
+
+    /// Whom to ask, in order: those that do not answer come last, those that left never.
     fn order(&self, taken: &[ServerId]) -> Vec<ServerId> {
-        let sequence: Vec<ServerId> = lock(&self.placement).sequence().collect();
-        let mut order = candidates(sequence.into_iter(), taken, |s| self.roster.domain(s));
+        let placement = lock(&self.placement);
+        let sequence: Vec<ServerId> = placement.sequence().collect();
+        drop(placement);
+        let sequence = sequence.into_iter().filter(|s| !self.roster.has_left(*s));
+        let mut order = candidates(sequence, taken, |s| self.roster.domain(s));
         order.sort_by_key(|server| self.is_out_of_reach(*server));
         order
     }
@@ -231,7 +253,8 @@ impl Clerk {
 
     /// Whether an extent would have too few members now, and servers are silent that may answer soon.
     fn is_worth_waiting(&self) -> bool {
-        let there = |server: &ServerId| !self.is_out_of_reach(*server);
+        let there =
+            |server: &ServerId| !self.is_out_of_reach(*server) && !self.roster.has_left(*server);
         let soon =
             |server: ServerId| self.roster.is_suspected(server) && !self.roster.is_given_up(server);
         let few = self.roster.ids().filter(there).count() < self.layout.members();
@@ -285,7 +308,10 @@ impl Clerk {
                 pages /= 4;
                 continue;
             }
-            let why = [full, away].concat().join("; ");
+            let mut why = [full, away].concat().join("; ");
+            if self.order(&[]).is_empty() {
+                why = "the pool has no servers".to_string();
+            }
             if fresh.members.len() < self.layout.needed() {
                 self.release(fresh.members);
                 return Err(VolumeError::Full(format!(
@@ -313,7 +339,7 @@ impl Clerk {
     }
 
     fn small_pages(&self) -> u32 {
-        let first = lock(&self.placement).sequence().next();
+        let first = self.order(&[]).into_iter().next();
         let session = first.and_then(|server| self.roster.open(server).ok());
         let largest = session.map_or(Bytes::ZERO, |(transport, _)| transport.max_grant());
         let bytes = SMALL_EXTENT.max(Bytes(largest.0 / SMALL_PARTS));
@@ -385,6 +411,8 @@ impl Clerk {
         while !lock(&self.desk).stop {
             self.work(&mut courier, &mut rounds);
             rounds.go(self);
+            self.follow_list();
+            self.roster.take_leave();
             if let Some(server) = self.roster.to_retry() {
                 let _ = self.roster.open(server);
             }
@@ -619,7 +647,7 @@ impl Rounds {
             if now < due {
                 continue;
             }
-            let alone = clerk.roster.len() == 1;
+            let alone = clerk.roster.is_alone();
             let (patience, pause) = match suspected {
                 _ if alone => (pause, pause),
                 true => (SUSPECT_BEAT.min(pause), SUSPECT_PAUSE.min(pause)),
@@ -632,7 +660,8 @@ impl Rounds {
         if now >= self.remind_at {
             self.remind_at = now + REMIND.into();
             let desk = lock(&clerk.desk);
-            if desk.to_move > 0 && desk.order.is_none() {
+            let to_move = desk.to_move > 0 && desk.order.is_none();
+            if to_move || clerk.roster.has_leaving() {
                 clerk.news.store(true, Relaxed);
             }
         }
