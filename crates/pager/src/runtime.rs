@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use crate::ward::{DONE, HERITAGE, Wards};
-use muninn_job::{Config, Job, Place, Visit};
+use muninn_job::{Config, Job, Place, PoolServer, Visit};
 use muninn_net::{HolderAddress, Keeping, Key, Lock, SessionOptions};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
@@ -27,7 +27,7 @@ use muninn_sys::pm_qos;
 use muninn_sys::proc::{self, ProcessId, StatmReader};
 use muninn_sys::socket::{Address, Link};
 use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
-use muninn_volume::{Clerk, ExtentId, Roster, Volume};
+use muninn_volume::{Clerk, ExtentId, Listed, Roster, Volume};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -290,8 +290,20 @@ fn roster(config: &Config, job: Arc<Job>) -> Roster {
         ..SessionOptions::default()
     };
     let connect = move |address: &Address| muninn_net::connect(address, &options).map_err(text);
+    let page = Arc::clone(&job);
     let tell = move |line: &str| job.leave_note(line);
-    Roster::new(&config.pool, Box::new(connect), Box::new(tell))
+    let source = move |seen| {
+        let (version, list) = page.pool_after(seen)?;
+        let listed = |server: PoolServer| Listed {
+            address: server.address,
+            rack: server.rack,
+            left: server.left,
+        };
+        Some((version, list.into_iter().map(listed).collect()))
+    };
+    // The list begins with those that were named at the start, and so does every later one.
+    let roster = Roster::new(&config.pool, Box::new(connect), Box::new(tell));
+    roster.following(Box::new(source))
 }
 
 /// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child
