@@ -11,7 +11,7 @@
 use crate::extent::Holding;
 use crate::heritage::Ticket;
 use crate::mover::{Courier, Order, Stopped};
-use crate::roster::Roster;
+use crate::roster::{KNOCK_GLANCE, Roster};
 use crate::{VolumeError, lock};
 use muninn_net::{Answer, Beat, Control, NetError, Pool, Transport};
 use muninn_policy::layout::{Layout, candidates};
@@ -42,6 +42,11 @@ const SUSPECT_PAUSE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_millis(100);
 /// How often the writer is reminded of what is still to be moved.
 const REMIND: Duration = Duration::from_secs(1);
+/// How long those who would be asked first may take to be connected to before others are tried, too; how
+/// long all of them may; and how many at a time.
+const KNOCK_GRACE: Duration = Duration::from_millis(100);
+const KNOCK_PATIENCE: Duration = Duration::from_millis(600);
+const KNOCKS_MAX: usize = 16;
 /// How long those who want the clerk to hold still wait for it.
 const HOLD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -248,7 +253,51 @@ impl Clerk {
     }
 
     fn is_out_of_reach(&self, server: ServerId) -> bool {
-        self.roster.is_suspected(server) || self.roster.is_away(server)
+        let roster = &self.roster;
+        roster.is_suspected(server) || roster.is_away(server) || roster.is_knocking(server)
+    }
+
+    /// Who would be asked for so many members.
+    fn first_choices(&self, taken: &[ServerId], count: usize) -> Vec<ServerId> {
+        let (mut taken, known) = (taken.to_vec(), taken.len());
+        while taken.len() < known + count
+            && let Some(next) = self.order(&taken).first()
+        {
+            taken.push(*next);
+        }
+        taken.split_off(known)
+    }
+
+    /// Connects to those who will be asked, all at once; if they are slow to answer, or do not, to others
+    /// as well. So however many servers are dead, it takes a moment to find some that are not.
+    fn knock_ahead(&self, taken: &[ServerId], count: usize) {
+        let start = Instant::now();
+        let mut asked = self.first_choices(taken, count);
+        loop {
+            let waiting = asked.iter().filter(|s| !self.roster.knock(**s)).count();
+            let ready = |server: &&ServerId| {
+                self.roster.is_ready(**server) && !self.is_out_of_reach(**server)
+            };
+            let enough = asked.iter().filter(ready).count() >= count;
+            let waited = start.elapsed();
+            if enough && (waiting == 0 || waited > KNOCK_GRACE) || waited > KNOCK_PATIENCE {
+                return;
+            }
+            if waiting == 0 || waited > KNOCK_GRACE {
+                let more = self.order(taken).into_iter();
+                let more = more.filter(|server| !asked.contains(server));
+                let more: Vec<ServerId> = more.take(count).collect();
+                if more.is_empty() && waiting == 0 {
+                    return;
+                }
+                if waiting < KNOCKS_MAX {
+                    asked.extend(more);
+                }
+            }
+            if waiting > 0 {
+                std::thread::sleep(KNOCK_GLANCE);
+            }
+        }
     }
 
     /// Whether an extent would have too few members now, and servers are silent that may answer soon.
@@ -355,6 +404,7 @@ impl Clerk {
         };
         let (mut full, mut away) = (Vec::new(), Vec::new());
         let mut asked: Vec<ServerId> = Vec::new();
+        self.knock_ahead(&[], self.layout.members());
         while fresh.members.len() < self.layout.members() {
             let taken: Vec<ServerId> = fresh.members.iter().map(|m| m.server).collect();
             let order = self.order(&taken);
@@ -404,8 +454,11 @@ impl Clerk {
         let mut courier = Courier::new(Arc::clone(&self.roster));
         let mut rounds = Rounds::new();
         // The first ones it will need, before anybody waits for them.
-        for server in self.order(&[]).into_iter().take(self.layout.members()) {
-            let _ = self.roster.open(server);
+        self.knock_ahead(&[], self.layout.members());
+        for server in self.first_choices(&[], self.layout.members()) {
+            if self.roster.is_ready(server) {
+                let _ = self.roster.open(server);
+            }
         }
         let mut news = self.roster.news();
         while !lock(&self.desk).stop {
@@ -413,9 +466,7 @@ impl Clerk {
             rounds.go(self);
             self.follow_list();
             self.roster.take_leave();
-            if let Some(server) = self.roster.to_retry() {
-                let _ = self.roster.open(server);
-            }
+            self.roster.retry();
             let now = self.roster.news();
             if std::mem::replace(&mut news, now) != now {
                 self.news.store(true, Relaxed);
@@ -563,6 +614,7 @@ impl Clerk {
             return (copied.map(|()| target), None);
         }
         let mut why = Vec::new();
+        self.knock_ahead(&order.taken, 1);
         for server in self.order(&order.taken) {
             if self.is_out_of_reach(server) || self.roster.is_draining(server) {
                 continue;

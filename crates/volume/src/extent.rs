@@ -446,7 +446,7 @@ mod tests {
         #[test]
         fn extents_are_found_by_their_servers(steps in prop::collection::vec((0u8..4, 0u32..8, 0u32..4), 1..200)) {
             let mut map = ExtentMap::default();
-            let mut model: std::collections::BTreeMap<ExtentId, BTreeSet<u32>> = Default::default();
+            let mut model: BTreeMap<ExtentId, BTreeSet<u32>> = Default::default();
             for (what, extent, server) in steps {
                 let id = ExtentId(extent);
                 match what {

@@ -13,7 +13,7 @@ use crate::lock;
 use muninn_net::Transport;
 use muninn_policy::membership::{KEEP_SILENT, Membership, Standing};
 use muninn_sys::clock::{self, MonotonicClock};
-use muninn_sys::socket::Address;
+use muninn_sys::socket::{Address, Knock, Stream};
 use muninn_types::{Nanos, ServerId, SplitMix64};
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -22,7 +22,23 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Opens a session.
-pub type Connect = Box<dyn Fn(&Address) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+pub type Connect =
+    Box<dyn Fn(&Address, Attempt) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+
+/// An attempt to open a session.
+#[derive(Debug)]
+pub struct Attempt {
+    /// A TCP connection that is there already.
+    pub connected: Option<Stream>,
+    pub patience: Duration,
+}
+
+/// How long a server may take to be connected to: the only one, and one of several.
+const CONNECT_ONLY: Duration = Duration::from_secs(3);
+const CONNECT: Duration = Duration::from_millis(500);
+/// How often a connection that is being made is looked at.
+pub(crate) const KNOCK_GLANCE: Duration = Duration::from_millis(1);
+
 /// What time it is, and how it passes. A simulation has time of its own.
 pub trait Time: Send + Sync {
     fn now(&self) -> Nanos;
@@ -74,6 +90,9 @@ struct Link {
     transport: Option<Arc<dyn Transport>>,
     generation: u32,
     membership: Membership,
+    /// A TCP connection that is being made, and one that is there: the next session is opened over it.
+    knock: Option<Knock>,
+    connected: Option<Stream>,
     /// Why there is no session.
     why: String,
 }
@@ -90,6 +109,8 @@ struct Server {
     /// Since when, in nanoseconds.
     silent_since: AtomicU64,
     away: AtomicBool,
+    /// A connection is being made.
+    knocking: AtomicBool,
     draining: AtomicBool,
     left: AtomicBool,
 }
@@ -150,6 +171,7 @@ impl Server {
             suspected: AtomicBool::new(false),
             silent_since: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            knocking: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             left: AtomicBool::new(false),
         }
@@ -316,6 +338,10 @@ impl Roster {
     pub(crate) fn is_away(&self, server: ServerId) -> bool {
         self.of(server).away.load(Relaxed)
     }
+    /// Whether a connection is being made with it.
+    pub(crate) fn is_knocking(&self, server: ServerId) -> bool {
+        self.of(server).knocking.load(Relaxed)
+    }
     /// Whether it is to be emptied: it says so, or the list does.
     pub(crate) fn is_draining(&self, server: ServerId) -> bool {
         let known = self.of(server);
@@ -341,7 +367,17 @@ impl Roster {
         if !link.membership.may_connect(self.now()) {
             return Err(link.why.clone());
         }
-        match (self.connect)(&known.address) {
+        while !self.advance(known, &mut link) {
+            std::thread::sleep(KNOCK_GLANCE);
+        }
+        if !known.address.is_unix() && link.connected.is_none() {
+            return Err(link.why.clone());
+        }
+        let attempt = Attempt {
+            connected: link.connected.take(),
+            patience: self.connect_patience(),
+        };
+        match (self.connect)(&known.address, attempt) {
             Ok(transport) => {
                 link.transport = Some(Arc::clone(&transport));
                 link.generation += 1;
@@ -359,27 +395,92 @@ impl Roster {
                 Ok((transport, link.generation))
             }
             Err(why) => {
-                known.away.store(true, Relaxed);
-                link.why.clone_from(&why);
-                if link.membership.handle_lost(self.now()) {
-                    self.tell(&format!("going on without a server: {why}"));
-                }
+                self.note_unreachable(known, &mut link, why.clone());
                 Err(why)
             }
         }
     }
 
-    /// Servers that are away and may be tried again.
-    pub(crate) fn to_retry(&self) -> Option<ServerId> {
-        let now = self.now();
-        self.ids().find(|server| {
-            if self.has_left(*server) {
+    fn connect_patience(&self) -> Duration {
+        match self.is_alone() {
+            true => CONNECT_ONLY,
+            false => CONNECT,
+        }
+    }
+
+    fn note_unreachable(&self, known: &Server, link: &mut Link, why: String) {
+        known.away.store(true, Relaxed);
+        if link.membership.handle_lost(self.now()) {
+            self.tell(&format!("going on without a server: {why}"));
+        }
+        link.why = why;
+    }
+
+    /// Goes on with the connection to a server, or begins one, without waiting. Whether it is known how
+    /// it ended. At a Unix socket there is nothing to wait for.
+    fn advance(&self, known: &Server, link: &mut Link) -> bool {
+        let Address::Tcp(at) = &known.address else {
+            return true;
+        };
+        if link.connected.is_some() {
+            return true;
+        }
+        let knock = match link.knock.take() {
+            Some(knock) => Ok(knock),
+            None => Knock::begin(at, self.connect_patience()),
+        };
+        let ended = match knock.map(Knock::poll) {
+            Err(why) | Ok(Ok(Err(why))) => Err(why),
+            Ok(Ok(Ok(stream))) => Ok(stream),
+            Ok(Err(knock)) => {
+                link.knock = Some(knock);
+                known.knocking.store(true, Relaxed);
                 return false;
             }
-            let link = lock(&self.of(*server).link);
+        };
+        known.knocking.store(false, Relaxed);
+        match ended {
+            Ok(stream) => link.connected = Some(stream),
+            Err(why) => self.note_unreachable(known, link, why.to_string()),
+        }
+        true
+    }
+
+    /// Goes on with the connection to a server, where there is neither a session nor a reason to wait
+    /// with it. Whether it is known how it ended.
+    pub(crate) fn knock(&self, server: ServerId) -> bool {
+        let known = self.of(server);
+        let mut link = lock(&known.link);
+        let needless = link.transport.is_some() || !link.membership.may_connect(self.now());
+        needless || self.advance(known, &mut link)
+    }
+
+    /// Whether a session could be opened at once, as far as is known.
+    pub(crate) fn is_ready(&self, server: ServerId) -> bool {
+        let known = self.of(server);
+        let link = lock(&known.link);
+        link.transport.is_some() || link.connected.is_some() || known.address.is_unix()
+    }
+
+    /// Tries servers again that are away, when it is time, all at once; and sees to connections for which
+    /// nobody waits. Those that answer are waited for, one each time.
+    pub(crate) fn retry(&self) {
+        let now = self.now();
+        let answered = self.ids().find(|server| {
+            let known = self.of(*server);
+            let mut link = lock(&known.link);
             let away = link.membership.standing() == Standing::Away;
-            away && link.membership.may_connect(now)
-        })
+            let due = away && link.membership.may_connect(now) && !self.has_left(*server);
+            if !due {
+                // Somebody else was quicker, and nobody needs this one.
+                link.connected = None;
+            }
+            let decided = (due || link.knock.is_some()) && self.advance(known, &mut link);
+            decided && due && (link.connected.is_some() || known.address.is_unix())
+        });
+        if let Some(server) = answered {
+            let _ = self.open(server);
+        }
     }
 
     /// A session is lost: nothing that it held counts any more.

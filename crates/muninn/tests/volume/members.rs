@@ -40,7 +40,10 @@ fn one_leaves_and_another_takes_its_place() {
     ran.assert_good_and_far();
     let joined = format!("muninn: the server at {} joined the pool\n", third.tcp());
     let left = format!("muninn: the server at {} left the pool", first.tcp());
-    assert!(ran.err.contains(&joined) && ran.err.contains(&left), "{ran:#?}");
+    assert!(
+        ran.err.contains(&joined) && ran.err.contains(&left),
+        "{ran:#?}"
+    );
     assert!(!ran.err.contains("going on without"), "{ran:#?}");
     let named = ran.report["pool"].as_array().unwrap();
     assert_eq!(named.len(), 2, "{ran:#?}");

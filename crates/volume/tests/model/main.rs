@@ -80,7 +80,7 @@ impl World {
             let (version, list) = &*known.lock().unwrap();
             (seen != *version).then(|| (*version, list.clone()))
         };
-        let connect = move |address: &_| {
+        let connect = move |address: &_, _| {
             let found = all.iter().find(|puppet| puppet.address() == *address);
             found.expect("one of them").connect()
         };
