@@ -68,12 +68,25 @@ fn page_of(value: u64) -> Page {
 
 impl World {
     fn new(servers: usize, layout: Layout, stage: Stage) -> World {
+        World::in_racks(servers, layout, stage, |_| None)
+    }
+
+    fn in_racks(
+        servers: usize,
+        layout: Layout,
+        stage: Stage,
+        rack: impl Fn(usize) -> Option<&'static str>,
+    ) -> World {
         let all = (0..servers + JOIN_MAX).map(|at| Puppet::new(at, &stage));
         let mut puppets: Vec<Puppet> = all.collect();
         let all = puppets.clone();
         let others = puppets.split_off(servers);
         let addresses = puppets.iter().map(Puppet::address);
-        let listed = addresses.map(|address| Listed::from(&address)).collect();
+        let listed = addresses.enumerate().map(|(at, address)| Listed {
+            rack: rack(at).map(str::to_string),
+            ..Listed::from(&address)
+        });
+        let listed = listed.collect();
         let list: List = Arc::new(Mutex::new((1, listed)));
         let known = Arc::clone(&list);
         let source = move |seen: u64| {
@@ -720,5 +733,20 @@ fn servers_join_and_leave() {
             .for_each(|puppet| puppet.drain(true));
         world.until("it is used again", |world| world.puppets[0].grants() > 0);
         world.read(&all);
+    }
+}
+
+/// Copies share a rack only when there is no other.
+#[test]
+fn racks_keep_copies_apart() {
+    for lonely in 0..4 {
+        let rack = |at| Some(if at == lonely { "b" } else { "a" });
+        let mut world = World::in_racks(4, Layout::Mirror(2), Stage::simulated(), rack);
+        for _ in 0..4 {
+            world.extent();
+        }
+        assert_eq!(world.puppets[lonely].grants(), 4, "{lonely}");
+        let all: usize = world.puppets.iter().map(Puppet::grants).sum();
+        assert_eq!(all, 8);
     }
 }
