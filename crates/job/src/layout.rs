@@ -14,7 +14,7 @@ pub(crate) const VERSION: u64 = 6;
 /// Longest configuration.
 pub(crate) const CONFIG_MAX: usize = 16 << 10;
 /// Longest list of servers.
-pub(crate) const POOL_MAX: usize = 64 << 10;
+pub(crate) const POOL_MAX: usize = 32 << 10;
 /// Longest message of a runtime; what is longer is cut.
 pub(crate) const MESSAGE_MAX: usize = 1 << 10;
 /// Longest note, and how many wait to be printed; of more the oldest are lost.
