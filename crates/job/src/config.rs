@@ -20,7 +20,7 @@ use std::str::FromStr;
 pub struct Config {
     /// What the job is called where people read it: the program's name.
     pub name: String,
-    /// Servers that memory may be asked of.
+    /// Servers that memory may be asked of, at the start; [`Job::pool_after`](crate::Job::pool_after) knows who came later.
     pub pool: Vec<Address>,
     /// What they ask for. The key is not here: the launcher has it, and shakes hands for its programs.
     pub lock: Lock,
@@ -146,14 +146,14 @@ fn wrong(name: &'static str, value: &str, why: String) -> ConfigError {
 }
 
 /// Line ends inside of a value, as a path may have them.
-fn escape(value: &str) -> String {
+pub(crate) fn escape(value: &str) -> String {
     value
         .replace('\\', "\\\\")
         .replace('\n', "\\n")
         .replace('\r', "\\r")
 }
 
-fn unescape(value: &str) -> String {
+pub(crate) fn unescape(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     let mut chars = value.chars();
     while let Some(c) = chars.next() {

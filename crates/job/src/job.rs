@@ -1,6 +1,6 @@
 //! The job's file: made by the launcher, opened by everybody else.
 
-use crate::layout::{CONFIG_MAX, Layout, MAGIC, NOTES_MAX, Text, VERSION};
+use crate::layout::{CONFIG_MAX, Layout, MAGIC, NOTES_MAX, POOL_MAX, Text, VERSION};
 use crate::{Config, ConfigError, Place, Snapshot, VARIABLE, directory, place};
 use muninn_sys::bell::Bell;
 use muninn_sys::memory::{MemoryError, Shared};
@@ -56,6 +56,8 @@ pub enum JobError {
     OtherVersion(PathBuf),
     #[error("the job's configuration is longer than {CONFIG_MAX} bytes; name fewer servers")]
     ConfigTooLong,
+    #[error("the job's list of servers is longer than {POOL_MAX} bytes; name fewer servers")]
+    PoolTooLong,
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]

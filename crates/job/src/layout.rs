@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// "MUNINNJB", as it lies in memory.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub(crate) const VERSION: u64 = 5;
+pub(crate) const VERSION: u64 = 6;
 /// Longest configuration.
 pub(crate) const CONFIG_MAX: usize = 16 << 10;
+/// Longest list of servers.
+pub(crate) const POOL_MAX: usize = 32 << 10;
 /// Longest message of a runtime; what is longer is cut.
 pub(crate) const MESSAGE_MAX: usize = 1 << 10;
 /// Longest note, and how many wait to be printed; of more the oldest are lost.
@@ -46,6 +48,7 @@ pub(crate) struct Layout {
     pub notes_left: AtomicU64,
     pub notes: [NoteArea; NOTES_MAX],
     pub config: Text<{ CONFIG_MAX / 8 }>,
+    pub pool: PoolArea,
     /// What processes that have ended left behind.
     pub departed: Counters,
     /// Whose place it is: a `ProcessId`, 0 when it is free, or [`CLEARING`] and the id of whoever is
@@ -79,6 +82,14 @@ pub(crate) struct MessageArea {
     pub sequence: AtomicU64,
     pub pid: AtomicU64,
     pub text: Text<{ MESSAGE_MAX / 8 }>,
+}
+
+/// The servers, as they are now. Only the launcher writes here. Even `sequence`: complete; odd: being written.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct PoolArea {
+    pub sequence: AtomicU64,
+    pub text: Text<{ POOL_MAX / 8 }>,
 }
 
 /// A line that a runtime has for people. It is complete when `number` is that of the note.

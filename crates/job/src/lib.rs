@@ -19,6 +19,7 @@ mod kinds;
 mod layout;
 mod look;
 mod place;
+mod pool;
 mod tally;
 mod waiting;
 
@@ -32,6 +33,7 @@ pub use door::{
 pub use job::{Job, JobError, Message, Peaks};
 pub use look::{Looked, Looker};
 pub use place::Place;
+pub use pool::PoolServer;
 pub use tally::Tally;
 pub use waiting::{Waiting, Waits};
 

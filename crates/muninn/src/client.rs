@@ -3,6 +3,7 @@
 use crate::config::ClientTable;
 use crate::failure::Failure;
 use crate::key_file;
+use crate::pool_list::{self, Entry};
 use muninn_net::{Key, ServerUser, SessionOptions};
 use muninn_sys::proc;
 use muninn_sys::socket::Address;
@@ -13,10 +14,10 @@ use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
-    /// Servers, separated by commas: unix:PATH or HOST:PORT [default: the socket at which 'muninn
-    /// serve' listens by default]
+    /// Servers, separated by commas: unix:PATH, HOST:PORT, or pool:FILE for a file that names them [default:
+    /// the socket at which 'muninn serve' listens by default]
     #[arg(long, env = "MUNINN_POOL", value_name = "URL,…", value_delimiter = ',')]
-    pub pool: Vec<Address>,
+    pub pool: Vec<Entry>,
 
     /// File with the key that the servers were started with
     #[arg(long, env = "MUNINN_KEY_FILE", value_name = "PATH")]
@@ -42,7 +43,10 @@ impl ClientArgs {
             .into_iter()
             .find(|list| !list.is_empty());
         let pool = match named {
-            Some(list) => list.clone(),
+            Some(list) => {
+                let servers = pool_list::read(list)?.into_iter();
+                servers.map(|server| server.address).collect()
+            }
             None => vec![trusted_default_socket()?],
         };
         let server = match named {

@@ -6,6 +6,7 @@
 
 use crate::failure::Failure;
 use crate::hosting::WicChoice;
+use crate::pool_list::Entry;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
@@ -13,6 +14,7 @@ use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::files;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, LocalSize, parse_duration};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -90,7 +92,7 @@ impl ServeTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct ClientTable {
-    pub pool: Texts<Address>,
+    pub pool: Texts<Entry>,
     pub key_file: Option<PathBuf>,
 }
 
@@ -223,6 +225,11 @@ fn unreadable(path: &Path, error: std::io::Error) -> Failure {
 }
 
 fn parse(text: &str, path: &Path) -> Result<Config, Failure> {
+    parse_toml(text, path)
+}
+
+/// Reads any table; a mistake is named with its file and line.
+pub fn parse_toml<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Failure> {
     toml::from_str(text).map_err(|error| {
         let line = error
             .span()

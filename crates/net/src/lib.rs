@@ -40,4 +40,4 @@ pub use pool::{Grant, Pool, PoolOptions, Share};
 pub use session::{Keeping, Observer, ServerUser, SessionOptions};
 pub use shm::ShmSession;
 pub use tcp::TcpSession;
-pub use transport::{Beat, Kind, Mapped, Transport, connect};
+pub use transport::{Beat, Kind, Mapped, Transport, connect, connect_over};

@@ -119,12 +119,19 @@ pub(crate) fn open_stream(
     (key, user): (&Key, ServerUser),
     purpose: Purpose,
     patience: Duration,
+    mut connected: Option<Stream>,
 ) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
     let mut pause = FIRST_PAUSE;
     for _ in 1..ATTEMPTS {
         let left = ends.saturating_sub(clock::now()).into();
-        match try_open(address, (key, user), purpose.clone(), left) {
+        match try_open(
+            address,
+            (key, user),
+            purpose.clone(),
+            left,
+            connected.take(),
+        ) {
             // Closed without a word, or with one: too many came at once. To ask again is all that is to
             // be done.
             Err(error) if is_crowded(&error) && clock::now() + Nanos::from(pause) < ends => {
@@ -139,7 +146,7 @@ pub(crate) fn open_stream(
         }
     }
     let left = ends.saturating_sub(clock::now()).into();
-    try_open(address, (key, user), purpose, left)
+    try_open(address, (key, user), purpose, left, None)
 }
 
 fn is_crowded(error: &NetError) -> bool {
@@ -152,9 +159,13 @@ fn try_open(
     (key, user): (&Key, ServerUser),
     purpose: Purpose,
     patience: Duration,
+    connected: Option<Stream>,
 ) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
-    let stream = Stream::connect(address, patience)?;
+    let stream = match connected {
+        Some(stream) => stream,
+        None => Stream::connect(address, patience)?,
+    };
     user.check(address, &stream)?;
     let refused = |error| NetError::from_handshake(address, error);
     let (mut handshake, first) =
@@ -412,6 +423,7 @@ impl Session {
         address: &Address,
         transport: Wire,
         options: &SessionOptions,
+        connected: Option<Stream>,
     ) -> Result<Session, NetError> {
         let name = ShortText::lossy(&options.name, muninn_wire::MAX_NAME);
         let purpose = Purpose::Open { transport, name };
@@ -421,6 +433,7 @@ impl Session {
             (&options.key, options.server),
             purpose,
             options.connect_timeout,
+            connected,
         )?;
         let Opened { welcome, secret } = opened;
         let secret = secret.expect("a session that was opened has a secret");
@@ -691,6 +704,7 @@ impl Observer {
             (&options.key, options.server),
             Purpose::Observe,
             options.connect_timeout,
+            None,
         )?;
         let lease = Duration::from_millis(u64::from(opened.welcome.lease_ms));
         let core = Arc::new(SessionCore {

@@ -173,7 +173,7 @@ pub struct ShmSession {
 
 impl ShmSession {
     pub fn open(address: &Address, options: &SessionOptions) -> Result<ShmSession, NetError> {
-        let session = Session::open(address, Wire::Shm, options)?;
+        let session = Session::open(address, Wire::Shm, options, None)?;
         Ok(ShmSession {
             session,
             table: Arc::default(),

@@ -5,7 +5,7 @@ use crate::lane::Lane;
 use crate::session::{Session, SessionOptions};
 use crate::transport::{Beat, Kind, Transport};
 use muninn_proto::client::{Answer, Control};
-use muninn_sys::socket::Address;
+use muninn_sys::socket::{Address, Stream};
 use muninn_types::{Bytes, LaneKind, SessionId};
 use muninn_wire::Transport as Wire;
 use std::time::Duration;
@@ -17,8 +17,17 @@ pub struct TcpSession {
 
 impl TcpSession {
     pub fn open(address: &Address, options: &SessionOptions) -> Result<TcpSession, NetError> {
+        TcpSession::open_over(None, address, options)
+    }
+
+    /// The same over a connection that is there already, if there is one.
+    pub fn open_over(
+        connected: Option<Stream>,
+        address: &Address,
+        options: &SessionOptions,
+    ) -> Result<TcpSession, NetError> {
         Ok(TcpSession {
-            session: Session::open(address, Wire::Tcp, options)?,
+            session: Session::open(address, Wire::Tcp, options, connected)?,
         })
     }
 

@@ -7,7 +7,7 @@ use crate::shm::ShmSession;
 use crate::tcp::TcpSession;
 use muninn_proto::client::{Answer, Control};
 use muninn_sys::memory::Mapping;
-use muninn_sys::socket::Address;
+use muninn_sys::socket::{Address, Stream};
 use muninn_types::{Bytes, GrantId, LaneKind, SessionId};
 use std::fmt;
 use std::sync::Arc;
@@ -107,8 +107,17 @@ pub fn connect(
     address: &Address,
     options: &SessionOptions,
 ) -> Result<Arc<dyn Transport>, NetError> {
+    connect_over(None, address, options)
+}
+
+/// The same over a TCP connection that is there already, if there is one.
+pub fn connect_over(
+    connected: Option<Stream>,
+    address: &Address,
+    options: &SessionOptions,
+) -> Result<Arc<dyn Transport>, NetError> {
     Ok(match address {
         Address::Unix(_) => Arc::new(ShmSession::open(address, options)?),
-        Address::Tcp(_) => Arc::new(TcpSession::open(address, options)?),
+        Address::Tcp(_) => Arc::new(TcpSession::open_over(connected, address, options)?),
     })
 }

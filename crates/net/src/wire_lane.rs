@@ -170,7 +170,7 @@ impl WireLane {
         // Who waits for a moment only, as there are others to ask, is not to be held up for long.
         let patience = wait.clamp(ATTACH_MIN, ATTACH_MAX).min(self.core.lease);
         let who = (&self.core.key, self.core.server_user);
-        let failed = match open_stream(&self.core.address, who, purpose, patience) {
+        let failed = match open_stream(&self.core.address, who, purpose, patience, None) {
             Ok((link, _)) => {
                 self.core.mark(&link.stream, self.kind);
                 self.stream = Some(link);

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
 use crate::ward::{DONE, HERITAGE, Wards};
-use muninn_job::{Config, Job, Place, Visit};
+use muninn_job::{Config, Job, Place, PoolServer, Visit};
 use muninn_net::{HolderAddress, Keeping, Key, Lock, SessionOptions};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::Memfd;
@@ -27,7 +27,7 @@ use muninn_sys::pm_qos;
 use muninn_sys::proc::{self, ProcessId, StatmReader};
 use muninn_sys::socket::{Address, Link};
 use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
-use muninn_volume::{Clerk, ExtentId, Roster, Volume};
+use muninn_volume::{Attempt, Clerk, ExtentId, Listed, Roster, Volume};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -45,9 +45,6 @@ pub trait Threads: Sync {
 const SIGBUS: i32 = 7;
 /// How long a parent may take to hand memory over.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a server may take to be connected to: the only one, and one of several.
-const CONNECT_ONLY: Duration = Duration::from_secs(3);
-const CONNECT: Duration = Duration::from_millis(500);
 /// A child that has lived this long will go on: most end, or execute another program, before.
 const CHILDHOOD: Duration = Duration::from_millis(10);
 /// How often a companion that stays for its wards looks whether there are any left.
@@ -283,15 +280,29 @@ fn roster(config: &Config, job: Arc<Job>) -> Roster {
         name: config.name.clone(),
         key: key(config),
         keeper: Keeping::Caller,
-        connect_timeout: match config.pool.len() {
-            1 => CONNECT_ONLY,
-            _ => CONNECT,
-        },
         ..SessionOptions::default()
     };
-    let connect = move |address: &Address| muninn_net::connect(address, &options).map_err(text);
+    let connect = move |address: &Address, attempt: Attempt| {
+        let options = SessionOptions {
+            connect_timeout: attempt.patience,
+            ..options.clone()
+        };
+        muninn_net::connect_over(attempt.connected, address, &options).map_err(text)
+    };
+    let page = Arc::clone(&job);
     let tell = move |line: &str| job.leave_note(line);
-    Roster::new(&config.pool, Box::new(connect), Box::new(tell))
+    let source = move |seen| {
+        let (version, list) = page.pool_after(seen)?;
+        let listed = |server: PoolServer| Listed {
+            address: server.address,
+            rack: server.rack,
+            left: server.left,
+        };
+        Some((version, list.into_iter().map(listed).collect()))
+    };
+    // The list begins with those that were named at the start, and so does every later one.
+    let roster = Roster::new(&config.pool, Box::new(connect), Box::new(tell));
+    roster.following(Box::new(source))
 }
 
 /// Makes the pager, with a device of its own or with what a child inherits. An error leaves a child

@@ -11,7 +11,7 @@
 use crate::extent::Holding;
 use crate::heritage::Ticket;
 use crate::mover::{Courier, Order, Stopped};
-use crate::roster::Roster;
+use crate::roster::{KNOCK_GLANCE, Roster};
 use crate::{VolumeError, lock};
 use muninn_net::{Answer, Beat, Control, NetError, Pool, Transport};
 use muninn_policy::layout::{Layout, candidates};
@@ -42,6 +42,11 @@ const SUSPECT_PAUSE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_millis(100);
 /// How often the writer is reminded of what is still to be moved.
 const REMIND: Duration = Duration::from_secs(1);
+/// How long those who would be asked first may take to be connected to before others are tried, too; how
+/// long all of them may; and how many at a time.
+const KNOCK_GRACE: Duration = Duration::from_millis(100);
+const KNOCK_PATIENCE: Duration = Duration::from_millis(600);
+const KNOCKS_MAX: usize = 16;
 /// How long those who want the clerk to hold still wait for it.
 const HOLD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -211,27 +216,94 @@ impl Clerk {
     }
 
     fn deadline(&self) -> Duration {
-        match self.roster.len() {
-            1 => ONLY_DEADLINE,
-            _ => DEADLINE,
+        match self.roster.is_alone() {
+            true => ONLY_DEADLINE,
+            false => DEADLINE,
         }
     }
 
-    /// Whom to ask, in order: those that do not answer come last.
+    /// Does as the list of servers says, if it has changed. What is on the desk for a server that left goes
+    /// back; under the desk's lock, so that nobody takes it in between.
+    pub(crate) fn follow_list(&self) {
+        let mut desk = lock(&self.desk);
+        if !self.roster.follow() {
+            return;
+        }
+        let mut placement = lock(&self.placement);
+        self.roster.ids().for_each(|id| placement.handle_join(id));
+        let left = |fresh: &Fresh| {
+            let mut members = fresh.members.iter();
+            members.any(|at| self.roster.has_left(at.server))
+        };
+        let (back, kept): (Vec<Fresh>, Vec<Fresh>) = desk.granted.drain(..).partition(left);
+        desk.granted = kept;
+        let back = back.into_iter().flat_map(|fresh| fresh.members);
+        desk.to_release.extend(back);
+    }
+
+    /// Whom to ask, in order: those that do not answer come last, those that left never.
     fn order(&self, taken: &[ServerId]) -> Vec<ServerId> {
-        let sequence: Vec<ServerId> = lock(&self.placement).sequence().collect();
-        let mut order = candidates(sequence.into_iter(), taken, |s| self.roster.domain(s));
+        let placement = lock(&self.placement);
+        let sequence: Vec<ServerId> = placement.sequence().collect();
+        drop(placement);
+        let sequence = sequence.into_iter().filter(|s| !self.roster.has_left(*s));
+        let mut order = candidates(sequence, taken, |s| self.roster.domain(s));
         order.sort_by_key(|server| self.is_out_of_reach(*server));
         order
     }
 
     fn is_out_of_reach(&self, server: ServerId) -> bool {
-        self.roster.is_suspected(server) || self.roster.is_away(server)
+        let roster = &self.roster;
+        roster.is_suspected(server) || roster.is_away(server) || roster.is_knocking(server)
+    }
+
+    /// Who would be asked for so many members.
+    fn first_choices(&self, taken: &[ServerId], count: usize) -> Vec<ServerId> {
+        let (mut taken, known) = (taken.to_vec(), taken.len());
+        while taken.len() < known + count
+            && let Some(next) = self.order(&taken).first()
+        {
+            taken.push(*next);
+        }
+        taken.split_off(known)
+    }
+
+    /// Connects to those who will be asked, all at once; if they are slow to answer, or do not, to others
+    /// as well. So however many servers are dead, it takes a moment to find some that are not.
+    fn knock_ahead(&self, taken: &[ServerId], count: usize) {
+        let start = Instant::now();
+        let mut asked = self.first_choices(taken, count);
+        loop {
+            let waiting = asked.iter().filter(|s| !self.roster.knock(**s)).count();
+            let ready = |server: &&ServerId| {
+                self.roster.is_ready(**server) && !self.is_out_of_reach(**server)
+            };
+            let enough = asked.iter().filter(ready).count() >= count;
+            let waited = start.elapsed();
+            if enough && (waiting == 0 || waited > KNOCK_GRACE) || waited > KNOCK_PATIENCE {
+                return;
+            }
+            if waiting == 0 || waited > KNOCK_GRACE {
+                let more = self.order(taken).into_iter();
+                let more = more.filter(|server| !asked.contains(server));
+                let more: Vec<ServerId> = more.take(count).collect();
+                if more.is_empty() && waiting == 0 {
+                    return;
+                }
+                if waiting < KNOCKS_MAX {
+                    asked.extend(more);
+                }
+            }
+            if waiting > 0 {
+                std::thread::sleep(KNOCK_GLANCE);
+            }
+        }
     }
 
     /// Whether an extent would have too few members now, and servers are silent that may answer soon.
     fn is_worth_waiting(&self) -> bool {
-        let there = |server: &ServerId| !self.is_out_of_reach(*server);
+        let there =
+            |server: &ServerId| !self.is_out_of_reach(*server) && !self.roster.has_left(*server);
         let soon =
             |server: ServerId| self.roster.is_suspected(server) && !self.roster.is_given_up(server);
         let few = self.roster.ids().filter(there).count() < self.layout.members();
@@ -285,7 +357,10 @@ impl Clerk {
                 pages /= 4;
                 continue;
             }
-            let why = [full, away].concat().join("; ");
+            let mut why = [full, away].concat().join("; ");
+            if self.order(&[]).is_empty() {
+                why = "the pool has no servers".to_string();
+            }
             if fresh.members.len() < self.layout.needed() {
                 self.release(fresh.members);
                 return Err(VolumeError::Full(format!(
@@ -313,7 +388,7 @@ impl Clerk {
     }
 
     fn small_pages(&self) -> u32 {
-        let first = lock(&self.placement).sequence().next();
+        let first = self.order(&[]).into_iter().next();
         let session = first.and_then(|server| self.roster.open(server).ok());
         let largest = session.map_or(Bytes::ZERO, |(transport, _)| transport.max_grant());
         let bytes = SMALL_EXTENT.max(Bytes(largest.0 / SMALL_PARTS));
@@ -329,6 +404,7 @@ impl Clerk {
         };
         let (mut full, mut away) = (Vec::new(), Vec::new());
         let mut asked: Vec<ServerId> = Vec::new();
+        self.knock_ahead(&[], self.layout.members());
         while fresh.members.len() < self.layout.members() {
             let taken: Vec<ServerId> = fresh.members.iter().map(|m| m.server).collect();
             let order = self.order(&taken);
@@ -378,16 +454,19 @@ impl Clerk {
         let mut courier = Courier::new(Arc::clone(&self.roster));
         let mut rounds = Rounds::new();
         // The first ones it will need, before anybody waits for them.
-        for server in self.order(&[]).into_iter().take(self.layout.members()) {
-            let _ = self.roster.open(server);
+        self.knock_ahead(&[], self.layout.members());
+        for server in self.first_choices(&[], self.layout.members()) {
+            if self.roster.is_ready(server) {
+                let _ = self.roster.open(server);
+            }
         }
         let mut news = self.roster.news();
         while !lock(&self.desk).stop {
             self.work(&mut courier, &mut rounds);
             rounds.go(self);
-            if let Some(server) = self.roster.to_retry() {
-                let _ = self.roster.open(server);
-            }
+            self.follow_list();
+            self.roster.take_leave();
+            self.roster.retry();
             let now = self.roster.news();
             if std::mem::replace(&mut news, now) != now {
                 self.news.store(true, Relaxed);
@@ -535,6 +614,7 @@ impl Clerk {
             return (copied.map(|()| target), None);
         }
         let mut why = Vec::new();
+        self.knock_ahead(&order.taken, 1);
         for server in self.order(&order.taken) {
             if self.is_out_of_reach(server) || self.roster.is_draining(server) {
                 continue;
@@ -619,7 +699,7 @@ impl Rounds {
             if now < due {
                 continue;
             }
-            let alone = clerk.roster.len() == 1;
+            let alone = clerk.roster.is_alone();
             let (patience, pause) = match suspected {
                 _ if alone => (pause, pause),
                 true => (SUSPECT_BEAT.min(pause), SUSPECT_PAUSE.min(pause)),
@@ -632,7 +712,8 @@ impl Rounds {
         if now >= self.remind_at {
             self.remind_at = now + REMIND.into();
             let desk = lock(&clerk.desk);
-            if desk.to_move > 0 && desk.order.is_none() {
+            let to_move = desk.to_move > 0 && desk.order.is_none();
+            if to_move || clerk.roster.has_leaving() {
                 clerk.news.store(true, Relaxed);
             }
         }

@@ -9,7 +9,7 @@ use crate::sums::Sums;
 use muninn_net::Mapped;
 use muninn_policy::stripe::Pieces;
 use muninn_types::{GrantId, PAGE_SIZE, ServerId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -232,22 +232,14 @@ impl Entry {
 }
 
 /// All extents of a volume.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ExtentMap {
     entries: Vec<Option<Entry>>,
     free: BTreeSet<u32>,
-    by_server: Vec<BTreeSet<u32>>,
+    by_server: BTreeMap<ServerId, BTreeSet<u32>>,
 }
 
 impl ExtentMap {
-    pub fn new(servers: usize) -> ExtentMap {
-        ExtentMap {
-            entries: Vec::new(),
-            free: BTreeSet::new(),
-            by_server: vec![BTreeSet::new(); servers],
-        }
-    }
-
     pub fn insert(
         &mut self,
         pages: u32,
@@ -277,7 +269,8 @@ impl ExtentMap {
         self.free.remove(&id.0);
         assert!(self.entries[at].is_none(), "{id} is there twice");
         for member in &members {
-            self.by_server[member.at.server.0 as usize].insert(id.0);
+            let there = self.by_server.entry(member.at.server).or_default();
+            there.insert(id.0);
         }
         self.entries[at] = Some(Entry {
             pages,
@@ -306,7 +299,7 @@ impl ExtentMap {
         let entry = self.entries.get_mut(id.0 as usize)?.take()?;
         self.free.insert(id.0);
         for member in &entry.members {
-            self.by_server[member.at.server.0 as usize].remove(&id.0);
+            self.take_from(member.at.server, id);
         }
         Some(entry)
     }
@@ -319,7 +312,7 @@ impl ExtentMap {
         if let Some(fill) = &entry.fill {
             fill.note_gone(server);
         }
-        self.by_server[server.0 as usize].remove(&id.0);
+        self.take_from(server, id);
         Some(member.at)
     }
 
@@ -371,14 +364,26 @@ impl ExtentMap {
         if let Some(entry) = self.get_mut(id) {
             assert!(entry.member(server).is_none(), "two members at one server");
             entry.members.push(member);
-            self.by_server[server.0 as usize].insert(id.0);
+            self.by_server.entry(server).or_default().insert(id.0);
         }
     }
 
     /// Extents with a member at a server.
     pub fn at_server(&self, server: ServerId) -> Vec<ExtentId> {
-        let ids = self.by_server[server.0 as usize].iter();
+        let ids = self.by_server.get(&server).into_iter().flatten();
         ids.map(|id| ExtentId(*id)).collect()
+    }
+    pub fn holds_nothing(&self, server: ServerId) -> bool {
+        !self.by_server.contains_key(&server)
+    }
+
+    fn take_from(&mut self, server: ServerId, id: ExtentId) {
+        if let Some(there) = self.by_server.get_mut(&server) {
+            there.remove(&id.0);
+            if there.is_empty() {
+                self.by_server.remove(&server);
+            }
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ExtentId, &Entry)> {
@@ -408,7 +413,7 @@ mod tests {
     #[test]
     fn an_extent_of_which_all_may_be_written_ends_where_it_ends() {
         for pages in [16, 64, 100, EXTENT_PAGES] {
-            let mut map = ExtentMap::new(1);
+            let mut map = ExtentMap::default();
             map.insert_as(ExtentId(3), pages, vec![member(0)], true, None);
             let entry = map.get(ExtentId(3)).unwrap();
             let fill = Fill::of(&entry.written);
@@ -428,7 +433,7 @@ mod tests {
     /// The mover must not copy from one that missed a write since it was told whom to copy from.
     #[test]
     fn who_is_no_member_any_more_is_known_to_the_mover() {
-        let mut map = ExtentMap::new(2);
+        let mut map = ExtentMap::default();
         let id = map.insert(16, vec![member(0), member(1)], None);
         let fill = Arc::new(map.get(id).unwrap().to_fill());
         map.get_mut(id).unwrap().fill = Some(Arc::clone(&fill));
@@ -440,8 +445,8 @@ mod tests {
     proptest! {
         #[test]
         fn extents_are_found_by_their_servers(steps in prop::collection::vec((0u8..4, 0u32..8, 0u32..4), 1..200)) {
-            let mut map = ExtentMap::new(4);
-            let mut model: std::collections::BTreeMap<ExtentId, BTreeSet<u32>> = Default::default();
+            let mut map = ExtentMap::default();
+            let mut model: BTreeMap<ExtentId, BTreeSet<u32>> = Default::default();
             for (what, extent, server) in steps {
                 let id = ExtentId(extent);
                 match what {

@@ -153,7 +153,7 @@ impl Volume {
 
     fn share_at(&self, server: ServerId, grants: &[GrantId]) -> Option<Vec<Ticket>> {
         let (transport, _) = self.roster().session(server)?;
-        if self.roster().is_suspected(server) && self.roster().len() > 1 {
+        if self.roster().is_suspected(server) && !self.roster().is_alone() {
             return None;
         }
         let deadline = self.patience_with_one();
@@ -169,9 +169,9 @@ impl Volume {
     }
 
     fn patience_with_one(&self) -> Duration {
-        match self.roster().len() {
-            1 => ONLY_DEADLINE,
-            _ => DEADLINE,
+        match self.roster().is_alone() {
+            true => ONLY_DEADLINE,
+            false => DEADLINE,
         }
     }
 
@@ -182,6 +182,8 @@ impl Volume {
         heritage: &Heritage,
         needed: impl Fn(ExtentId) -> bool,
     ) -> Result<(), VolumeError> {
+        // A server may have joined since we began.
+        self.clerk().follow_list();
         let mut out: Vec<ServerId> = Vec::new();
         let mut why = String::new();
         for (server, ticket) in &heritage.tickets {

@@ -39,7 +39,7 @@ mod writes;
 pub use clerk::{Clerk, EXTENT_PAGES};
 pub use extent::{Extent, ExtentId};
 pub use heritage::{Heritage, Ticket};
-pub use roster::{Connect, Roster, Tell, Time};
+pub use roster::{Attempt, Connect, Listed, Roster, SERVERS_MAX, Source, Tell, Time};
 pub use volume::{Census, Page, Transfer, Volume};
 
 use std::fmt;

@@ -75,8 +75,8 @@ pub enum Stopped {
 impl Courier {
     pub fn new(roster: Arc<Roster>) -> Courier {
         Courier {
-            lanes: roster.ids().map(|_| None).collect(),
             roster,
+            lanes: Vec::new(),
             buffers: Vec::new(),
             token: 0,
         }
@@ -312,7 +312,11 @@ impl Courier {
     }
 
     fn lane(&mut self, at: Holding) -> Result<&mut Box<dyn Lane>, String> {
-        let entry = &mut self.lanes[at.server.0 as usize];
+        let number = at.server.0 as usize;
+        if number >= self.lanes.len() {
+            self.lanes.resize_with(number + 1, || None);
+        }
+        let entry = &mut self.lanes[number];
         if entry
             .as_ref()
             .is_none_or(|(known, _)| *known != at.generation)

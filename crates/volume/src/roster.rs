@@ -2,6 +2,10 @@
 //!
 //! A session is opened when it is first needed. Each session with a server has a *generation*; what
 //! belongs to an earlier one is lost. All threads look here; what they look at often are atomics.
+//!
+//! Servers may join and leave while all this goes on ([`Source`]). The list only grows: a server that
+//! joins takes the next id, one that leaves keeps its own, is emptied like one that drains, and gets its
+//! id back should it return. So an id always means the same server, in all processes that follow one source.
 //! Invariant: a generation that was lost never counts again.
 
 use crate::extent::Holding;
@@ -9,16 +13,32 @@ use crate::lock;
 use muninn_net::Transport;
 use muninn_policy::membership::{KEEP_SILENT, Membership, Standing};
 use muninn_sys::clock::{self, MonotonicClock};
-use muninn_sys::socket::Address;
+use muninn_sys::socket::{Address, Knock, Stream};
 use muninn_types::{Nanos, ServerId, SplitMix64};
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Opens a session.
-pub type Connect = Box<dyn Fn(&Address) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+pub type Connect =
+    Box<dyn Fn(&Address, Attempt) -> Result<Arc<dyn Transport>, String> + Send + Sync>;
+
+/// An attempt to open a session.
+#[derive(Debug)]
+pub struct Attempt {
+    /// A TCP connection that is there already.
+    pub connected: Option<Stream>,
+    pub patience: Duration,
+}
+
+/// How long a server may take to be connected to: the only one, and one of several.
+const CONNECT_ONLY: Duration = Duration::from_secs(3);
+const CONNECT: Duration = Duration::from_millis(500);
+/// How often a connection that is being made is looked at.
+pub(crate) const KNOCK_GLANCE: Duration = Duration::from_millis(1);
+
 /// What time it is, and how it passes. A simulation has time of its own.
 pub trait Time: Send + Sync {
     fn now(&self) -> Nanos;
@@ -37,11 +57,42 @@ impl Time for MonotonicClock {
 /// Tells people something: one line.
 pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
+/// Servers that a roster can ever name. Slots are there from the start, so that nobody who looks at
+/// one needs a lock because another is added.
+pub const SERVERS_MAX: usize = 1024;
+
+/// A server as the list of a pool names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub address: Address,
+    /// What fails together with it, if that is more than its host.
+    pub rack: Option<String>,
+    /// It is not to be used any more: what it holds is moved away.
+    pub left: bool,
+}
+
+impl From<&Address> for Listed {
+    fn from(address: &Address) -> Listed {
+        Listed {
+            address: address.clone(),
+            rack: None,
+            left: false,
+        }
+    }
+}
+
+/// Where the list comes from: its version and the servers, if the version is another than the one seen.
+/// Versions begin with 1. A later list begins with the servers of an earlier one.
+pub type Source = Box<dyn Fn(u64) -> Option<(u64, Vec<Listed>)> + Send + Sync>;
+
 #[derive(Debug, Default)]
 struct Link {
     transport: Option<Arc<dyn Transport>>,
     generation: u32,
     membership: Membership,
+    /// A TCP connection that is being made, and one that is there: the next session is opened over it.
+    knock: Option<Knock>,
+    connected: Option<Stream>,
     /// Why there is no session.
     why: String,
 }
@@ -58,12 +109,24 @@ struct Server {
     /// Since when, in nanoseconds.
     silent_since: AtomicU64,
     away: AtomicBool,
+    /// A connection is being made.
+    knocking: AtomicBool,
     draining: AtomicBool,
+    left: AtomicBool,
 }
 
 /// The servers of a pool, in the order in which they were named.
 pub struct Roster {
-    servers: Vec<Server>,
+    slots: Box<[OnceLock<Box<Server>>]>,
+    /// Slots that are filled. Only [`Roster::follow`] raises it.
+    len: AtomicUsize,
+    source: Option<Source>,
+    /// The version of the list that is followed.
+    followed: Mutex<u64>,
+    /// Servers that left and with which there is a session.
+    leaving: AtomicUsize,
+    /// Sessions that nobody uses any more, until the clerk takes leave of them.
+    parted: Mutex<Vec<Arc<dyn Transport>>>,
     connect: Connect,
     tell: Tell,
     time: Box<dyn Time>,
@@ -73,44 +136,75 @@ pub struct Roster {
 
 impl fmt::Debug for Roster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.servers).finish()
+        let servers = self.slots.iter().map_while(OnceLock::get);
+        f.debug_list().entries(servers).finish()
     }
 }
 
-fn domain_of(address: &Address) -> u64 {
+/// What fails together: a rack, or a host where none is named.
+fn domain_of(listed: &Listed) -> u64 {
     let mut sum = 0u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {
             sum = SplitMix64::new(sum ^ u64::from(*byte)).next_u64();
         }
     };
-    match address {
-        Address::Tcp(at) => add(at.ip().to_string().as_bytes()),
+    match (&listed.rack, &listed.address) {
+        (Some(rack), _) => {
+            add(b"rack ");
+            add(rack.as_bytes());
+        }
+        (None, Address::Tcp(at)) => add(at.ip().to_string().as_bytes()),
         // Those at sockets are on this machine, all of them.
-        Address::Unix(_) => add(b"unix"),
+        (None, Address::Unix(_)) => add(b"unix"),
     }
     sum
 }
 
-impl Roster {
-    pub fn new(addresses: &[Address], connect: Connect, tell: Tell) -> Roster {
-        let server = |address: &Address| Server {
-            address: address.clone(),
-            domain: domain_of(address),
+impl Server {
+    fn new(listed: &Listed) -> Server {
+        Server {
+            address: listed.address.clone(),
+            domain: domain_of(listed),
             link: Mutex::default(),
             generation: AtomicU32::new(0),
             suspected: AtomicBool::new(false),
             silent_since: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            knocking: AtomicBool::new(false),
             draining: AtomicBool::new(false),
-        };
-        Roster {
-            servers: addresses.iter().map(server).collect(),
+            left: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Roster {
+    pub fn new(addresses: &[Address], connect: Connect, tell: Tell) -> Roster {
+        let roster = Roster {
+            slots: (0..SERVERS_MAX).map(|_| OnceLock::new()).collect(),
+            len: AtomicUsize::new(0),
+            source: None,
+            followed: Mutex::new(0),
+            leaving: AtomicUsize::new(0),
+            parted: Mutex::default(),
             connect,
             tell,
             time: Box::new(MonotonicClock),
             news: AtomicU64::new(0),
-        }
+        };
+        let listed: Vec<Listed> = addresses.iter().map(Listed::from).collect();
+        roster.take_over(&listed);
+        roster
+    }
+
+    /// The same, with a list that may change.
+    pub fn following(self, source: Source) -> Roster {
+        let roster = Roster {
+            source: Some(source),
+            ..self
+        };
+        roster.follow();
+        roster
     }
 
     /// The same, in another time.
@@ -125,15 +219,86 @@ impl Roster {
         self.time.simulated()
     }
 
+    /// Servers that were ever named.
     pub fn len(&self) -> usize {
-        self.servers.len()
+        self.len.load(Acquire)
     }
     pub fn is_empty(&self) -> bool {
-        self.servers.is_empty()
+        self.len() == 0
     }
     pub fn ids(&self) -> impl Iterator<Item = ServerId> + use<> {
-        (0..self.servers.len() as u32).map(ServerId)
+        (0..self.len() as u32).map(ServerId)
     }
+    /// Whether there is only one server to turn to: it is waited for longer.
+    pub(crate) fn is_alone(&self) -> bool {
+        let counts = |server: &ServerId| !self.has_left(*server) || self.generation(*server) != 0;
+        self.ids().filter(counts).nth(1).is_none()
+    }
+
+    /// Looks whether the list has changed, and does as it says. Whether it has.
+    pub(crate) fn follow(&self) -> bool {
+        let Some(source) = &self.source else {
+            return false;
+        };
+        let mut followed = lock(&self.followed);
+        let Some((version, list)) = source(*followed) else {
+            return false;
+        };
+        *followed = version;
+        self.take_over(&list);
+        true
+    }
+
+    /// One at a time: under the lock of `followed`, or before anybody else knows this.
+    fn take_over(&self, list: &[Listed]) {
+        for (slot, listed) in self.slots.iter().zip(list) {
+            let server = slot.get_or_init(|| Box::new(Server::new(listed)));
+            let link = lock(&server.link);
+            let open = usize::from(link.transport.is_some());
+            match (server.left.swap(listed.left, Relaxed), listed.left) {
+                (false, true) => self.leaving.fetch_add(open, Relaxed),
+                (true, false) => self.leaving.fetch_sub(open, Relaxed),
+                _ => 0,
+            };
+        }
+        let named = list.len().min(SERVERS_MAX);
+        self.len.fetch_max(named, Release);
+        self.add_news();
+    }
+
+    /// Whether a server is on the list no more.
+    pub(crate) fn has_left(&self, server: ServerId) -> bool {
+        self.of(server).left.load(Relaxed)
+    }
+    /// Whether there are sessions with servers that left.
+    pub(crate) fn has_leaving(&self) -> bool {
+        self.leaving.load(Relaxed) > 0
+    }
+
+    /// Ends the session with a server that left, if it is not back on the list. Nothing that is needed
+    /// may be there; and nobody waits here until it has heard of it.
+    pub(crate) fn part(&self, server: ServerId) {
+        let known = self.of(server);
+        let mut link = lock(&known.link);
+        if !known.left.load(Relaxed) {
+            return;
+        }
+        if let Some(transport) = link.transport.take() {
+            known.generation.store(0, Release);
+            known.suspected.store(false, Relaxed);
+            link.membership = Membership::default();
+            self.leaving.fetch_sub(1, Relaxed);
+            lock(&self.parted).push(transport);
+            self.add_news();
+        }
+    }
+
+    /// Takes leave of servers. It may take a moment.
+    pub(crate) fn take_leave(&self) {
+        let parted = std::mem::take(&mut *lock(&self.parted));
+        drop(parted);
+    }
+
     pub fn address(&self, server: ServerId) -> &Address {
         &self.of(server).address
     }
@@ -142,7 +307,8 @@ impl Roster {
     }
 
     fn of(&self, server: ServerId) -> &Server {
-        &self.servers[server.0 as usize]
+        let slot = self.slots.get(server.0 as usize);
+        slot.and_then(OnceLock::get).expect("ids are of this list")
     }
 
     pub(crate) fn tell(&self, text: &str) {
@@ -163,17 +329,23 @@ impl Roster {
     pub(crate) fn is_suspected(&self, server: ServerId) -> bool {
         self.of(server).suspected.load(Relaxed)
     }
-    /// Whether it was tried and could not be reached, or its session was lost.
     /// Whether a server has been suspected for so long that others should take its place.
     pub(crate) fn is_given_up(&self, server: ServerId) -> bool {
         let since = Nanos(self.of(server).silent_since.load(Relaxed));
         self.is_suspected(server) && self.now() > since.saturating_add(KEEP_SILENT)
     }
+    /// Whether it was tried and could not be reached, or its session was lost.
     pub(crate) fn is_away(&self, server: ServerId) -> bool {
         self.of(server).away.load(Relaxed)
     }
+    /// Whether a connection is being made with it.
+    pub(crate) fn is_knocking(&self, server: ServerId) -> bool {
+        self.of(server).knocking.load(Relaxed)
+    }
+    /// Whether it is to be emptied: it says so, or the list does.
     pub(crate) fn is_draining(&self, server: ServerId) -> bool {
-        self.of(server).draining.load(Relaxed)
+        let known = self.of(server);
+        known.draining.load(Relaxed) || known.left.load(Relaxed)
     }
     pub(crate) fn counts(&self, holding: &Holding) -> bool {
         self.generation(holding.server) == holding.generation
@@ -195,10 +367,22 @@ impl Roster {
         if !link.membership.may_connect(self.now()) {
             return Err(link.why.clone());
         }
-        match (self.connect)(&known.address) {
+        while !self.advance(known, &mut link) {
+            std::thread::sleep(KNOCK_GLANCE);
+        }
+        if !known.address.is_unix() && link.connected.is_none() {
+            return Err(link.why.clone());
+        }
+        let attempt = Attempt {
+            connected: link.connected.take(),
+            patience: self.connect_patience(),
+        };
+        match (self.connect)(&known.address, attempt) {
             Ok(transport) => {
                 link.transport = Some(Arc::clone(&transport));
                 link.generation += 1;
+                let leaves = usize::from(known.left.load(Relaxed));
+                self.leaving.fetch_add(leaves, Relaxed);
                 known.generation.store(link.generation, Release);
                 known.suspected.store(false, Relaxed);
                 known.away.store(false, Relaxed);
@@ -211,24 +395,92 @@ impl Roster {
                 Ok((transport, link.generation))
             }
             Err(why) => {
-                known.away.store(true, Relaxed);
-                link.why.clone_from(&why);
-                if link.membership.handle_lost(self.now()) {
-                    self.tell(&format!("going on without a server: {why}"));
-                }
+                self.note_unreachable(known, &mut link, why.clone());
                 Err(why)
             }
         }
     }
 
-    /// Servers that are away and may be tried again.
-    pub(crate) fn to_retry(&self) -> Option<ServerId> {
+    fn connect_patience(&self) -> Duration {
+        match self.is_alone() {
+            true => CONNECT_ONLY,
+            false => CONNECT,
+        }
+    }
+
+    fn note_unreachable(&self, known: &Server, link: &mut Link, why: String) {
+        known.away.store(true, Relaxed);
+        if link.membership.handle_lost(self.now()) {
+            self.tell(&format!("going on without a server: {why}"));
+        }
+        link.why = why;
+    }
+
+    /// Goes on with the connection to a server, or begins one, without waiting. Whether it is known how
+    /// it ended. At a Unix socket there is nothing to wait for.
+    fn advance(&self, known: &Server, link: &mut Link) -> bool {
+        let Address::Tcp(at) = &known.address else {
+            return true;
+        };
+        if link.connected.is_some() {
+            return true;
+        }
+        let knock = match link.knock.take() {
+            Some(knock) => Ok(knock),
+            None => Knock::begin(at, self.connect_patience()),
+        };
+        let ended = match knock.map(Knock::poll) {
+            Err(why) | Ok(Ok(Err(why))) => Err(why),
+            Ok(Ok(Ok(stream))) => Ok(stream),
+            Ok(Err(knock)) => {
+                link.knock = Some(knock);
+                known.knocking.store(true, Relaxed);
+                return false;
+            }
+        };
+        known.knocking.store(false, Relaxed);
+        match ended {
+            Ok(stream) => link.connected = Some(stream),
+            Err(why) => self.note_unreachable(known, link, why.to_string()),
+        }
+        true
+    }
+
+    /// Goes on with the connection to a server, where there is neither a session nor a reason to wait
+    /// with it. Whether it is known how it ended.
+    pub(crate) fn knock(&self, server: ServerId) -> bool {
+        let known = self.of(server);
+        let mut link = lock(&known.link);
+        let needless = link.transport.is_some() || !link.membership.may_connect(self.now());
+        needless || self.advance(known, &mut link)
+    }
+
+    /// Whether a session could be opened at once, as far as is known.
+    pub(crate) fn is_ready(&self, server: ServerId) -> bool {
+        let known = self.of(server);
+        let link = lock(&known.link);
+        link.transport.is_some() || link.connected.is_some() || known.address.is_unix()
+    }
+
+    /// Tries servers again that are away, when it is time, all at once; and sees to connections for which
+    /// nobody waits. Those that answer are waited for, one each time.
+    pub(crate) fn retry(&self) {
         let now = self.now();
-        self.ids().find(|server| {
-            let link = lock(&self.of(*server).link);
+        let answered = self.ids().find(|server| {
+            let known = self.of(*server);
+            let mut link = lock(&known.link);
             let away = link.membership.standing() == Standing::Away;
-            away && link.membership.may_connect(now)
-        })
+            let due = away && link.membership.may_connect(now) && !self.has_left(*server);
+            if !due {
+                // Somebody else was quicker, and nobody needs this one.
+                link.connected = None;
+            }
+            let decided = (due || link.knock.is_some()) && self.advance(known, &mut link);
+            decided && due && (link.connected.is_some() || known.address.is_unix())
+        });
+        if let Some(server) = answered {
+            let _ = self.open(server);
+        }
     }
 
     /// A session is lost: nothing that it held counts any more.
@@ -241,6 +493,8 @@ impl Roster {
         let Some(transport) = link.transport.take() else {
             return;
         };
+        let left = usize::from(known.left.load(Relaxed));
+        self.leaving.fetch_sub(left, Relaxed);
         let name = transport.server_name();
         link.why = format!("server '{name}' at {}: {why}", known.address);
         known.generation.store(0, Release);

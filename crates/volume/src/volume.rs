@@ -107,13 +107,13 @@ impl Volume {
     pub fn new(roster: Arc<Roster>, clerk: Arc<Clerk>) -> Volume {
         Volume {
             layout: clerk.layout(),
-            map: ExtentMap::new(roster.len()),
+            map: ExtentMap::default(),
             wire: Wire::new(Arc::clone(&roster)),
             parity: clerk.layout().stripes().map(Parity::new),
             sum_key: rand::u64(),
             replenish: Replenish::new(Bounds::default()),
             seen: None,
-            generations: vec![0; roster.len()],
+            generations: Vec::new(),
             mover: Mover::default(),
             moving: None,
             lost: Vec::new(),
@@ -145,7 +145,7 @@ impl Volume {
 
     /// Servers that hold something.
     pub fn holders(&self) -> Vec<ServerId> {
-        let held = |server: &ServerId| !self.map.at_server(*server).is_empty();
+        let held = |server: &ServerId| !self.map.holds_nothing(*server);
         self.roster.ids().filter(held).collect()
     }
 
@@ -283,6 +283,22 @@ impl Volume {
         if self.moving.is_none() && !self.mover.is_empty() {
             self.order_next();
         }
+        if self.roster.has_leaving() {
+            self.part_from_empty();
+        }
+    }
+
+    /// Sessions with servers that are on the list no more end when nothing is there. Here, because nobody
+    /// else adds members; what the clerk has in its hands for them does not count then, and nobody needs it.
+    fn part_from_empty(&mut self) {
+        let mut loose = self.clerk.on_the_desk();
+        loose.extend(&self.baggage);
+        for server in self.roster.ids() {
+            let loose = loose.iter().any(|at| at.server == server);
+            if self.roster.has_left(server) && self.map.holds_nothing(server) && !loose {
+                self.roster.part(server);
+            }
+        }
     }
 
     fn look_at_servers(&mut self) {
@@ -290,7 +306,8 @@ impl Volume {
         if self.seen.replace(news) == Some(news) {
             return;
         }
-        for server in self.roster.ids() {
+        self.generations.resize(self.roster.len(), 0);
+        for server in self.roster.ids().take(self.generations.len()) {
             let counts = self.roster.generation(server);
             let before = std::mem::replace(&mut self.generations[server.0 as usize], counts);
             if before != counts && before != 0 {

@@ -138,10 +138,9 @@ pub enum Ended {
 
 impl Wire {
     pub fn new(roster: Arc<Roster>) -> Wire {
-        let connections = roster.ids().map(|_| None).collect();
         Wire {
             roster,
-            connections,
+            connections: Vec::new(),
             buffers: Vec::new(),
             next_token: 0,
             late: Vec::new(),
@@ -149,7 +148,11 @@ impl Wire {
     }
 
     fn connection(&mut self, server: ServerId, generation: u32) -> Result<&mut Connection, String> {
-        let entry = &mut self.connections[server.0 as usize];
+        let at = server.0 as usize;
+        if at >= self.connections.len() {
+            self.connections.resize_with(at + 1, || None);
+        }
+        let entry = &mut self.connections[at];
         if entry.as_ref().is_none_or(|c| c.generation != generation) {
             let session = self.roster.session(server);
             let (transport, _) = session
@@ -160,13 +163,20 @@ impl Wire {
         Ok(entry.as_mut().expect("it was just put there"))
     }
 
+    fn known(&self, server: ServerId) -> Option<&Connection> {
+        self.connections.get(server.0 as usize)?.as_ref()
+    }
+    fn known_mut(&mut self, server: ServerId) -> Option<&mut Connection> {
+        self.connections.get_mut(server.0 as usize)?.as_mut()
+    }
+
     pub fn latency(&self, server: ServerId) -> Latency {
-        let connection = self.connections[server.0 as usize].as_ref();
+        let connection = self.known(server);
         connection.map(|c| c.latency).unwrap_or_default()
     }
 
     pub fn deadline(&self, server: ServerId) -> Duration {
-        let connection = self.connections[server.0 as usize].as_ref();
+        let connection = self.known(server);
         connection.map_or(Duration::from_secs(30), |c| c.critical.deadline())
     }
 
@@ -223,7 +233,7 @@ impl Wire {
 
     /// Waits for a completion on the lane of a leg: whose it is, and how it ended.
     pub fn poll(&mut self, leg: &Leg, wait: Duration) -> Option<(u64, Ended)> {
-        let connection = self.connections[leg.server.0 as usize].as_mut()?;
+        let connection = self.known_mut(leg.server)?;
         if connection.generation != leg.generation {
             return Some((leg.token, Ended::Lost(self.roster.why(leg.server))));
         }
@@ -279,7 +289,7 @@ impl Wire {
 
     /// Nobody waits for this leg any more. `pages` of a write that the member lacks until it is done.
     pub fn leave_behind(&mut self, leg: &Leg, pages: Vec<Written>) {
-        if let Some(connection) = &mut self.connections[leg.server.0 as usize]
+        if let Some(connection) = self.known_mut(leg.server)
             && connection.generation == leg.generation
         {
             connection.behind.push_back(Behind {
@@ -292,7 +302,7 @@ impl Wire {
     }
 
     fn behind_at(&self, server: ServerId) -> Option<&Connection> {
-        let connection = self.connections[server.0 as usize].as_ref();
+        let connection = self.known(server);
         connection.filter(|connection| !connection.behind.is_empty())
     }
 
@@ -347,7 +357,7 @@ impl Wire {
     pub fn note_outdated(&mut self, at: Holding, place: u32) {
         let same = |page: &Written| page.at == at && page.place == place;
         self.late.retain(|page| !same(page));
-        if let Some(connection) = &mut self.connections[at.server.0 as usize] {
+        if let Some(connection) = self.known_mut(at.server) {
             let pages = connection.behind.iter_mut().flat_map(|b| &mut b.pages);
             pages
                 .filter(|page| same(page))
@@ -399,7 +409,7 @@ impl Wire {
     /// Suspects a server on which something was left behind for too long.
     pub fn look_behind(&mut self, server: ServerId) {
         let oldest = |wire: &Wire| {
-            let connection = wire.connections[server.0 as usize].as_ref()?;
+            let connection = wire.known(server)?;
             let posted_at = connection.behind.front()?.posted_at;
             Some((posted_at, connection.latency.suspect_after()))
         };
@@ -416,9 +426,11 @@ impl Wire {
 
     /// Forgets the lanes of sessions that are lost.
     pub fn forget(&mut self, server: ServerId, generation: u32) {
-        let entry = &mut self.connections[server.0 as usize];
-        if entry.as_ref().is_some_and(|c| c.generation == generation) {
-            *entry = None;
+        if self
+            .known(server)
+            .is_some_and(|c| c.generation == generation)
+        {
+            self.connections[server.0 as usize] = None;
         }
     }
 }

@@ -17,6 +17,7 @@ mod drain;
 mod lies;
 mod links;
 mod lose;
+mod members;
 mod parity;
 mod pools;
 mod programs;

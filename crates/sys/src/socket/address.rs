@@ -1,6 +1,8 @@
 //! Where a socket listens or connects: `host:port`, `tcp:host:port`, `unix:/path` or `/path`.
 //!
-//! Known limit: a host name with several addresses stands for the first of them.
+//! A host name may have several addresses ([`Address::all`]). Those of the other family than the first one's
+//! are left out: a machine that has an address of each kind is one machine, and two copies there would go
+//! together. Known limit: one that has two of the same kind under one name counts twice.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -46,9 +48,52 @@ impl Address {
         Ok(Address::Unix(path.to_path_buf()))
     }
 
+    /// All that a text stands for: a host name may have several addresses, each of them a place of its own.
+    pub fn all(text: &str) -> Result<Vec<Address>, AddressError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Address::unix(path).map(|address| vec![address]);
+        }
+        if text.starts_with('/') || text.starts_with("./") {
+            return Address::unix(text).map(|address| vec![address]);
+        }
+        let host = text.strip_prefix("tcp:").unwrap_or(text);
+        let host = host.strip_prefix("//").unwrap_or(host);
+        let syntax = || AddressError::Syntax(text.to_string());
+        if let Ok(address) = host.parse() {
+            return Ok(vec![Address::Tcp(address)]);
+        }
+        let (name, port) = host.rsplit_once(':').ok_or_else(syntax)?;
+        if name.is_empty() || name.contains(':') || port.parse::<u16>().is_err() {
+            return Err(syntax());
+        }
+        let unknown = |why: String| AddressError::Unknown(text.to_string(), why);
+        let found = host
+            .to_socket_addrs()
+            .map_err(|error| unknown(error.to_string()))?;
+        let found = of_one_kind(found);
+        match found.is_empty() {
+            true => Err(unknown("no address".into())),
+            false => Ok(found),
+        }
+    }
+
     pub fn is_unix(&self) -> bool {
         matches!(self, Address::Unix(_))
     }
+}
+
+/// Addresses of the kind that the first one has, each once.
+fn of_one_kind(found: impl Iterator<Item = SocketAddr>) -> Vec<Address> {
+    let mut kept: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        let same_kind = kept
+            .first()
+            .is_none_or(|k| k.is_ipv6() == address.is_ipv6());
+        if same_kind && !kept.contains(&address) {
+            kept.push(address);
+        }
+    }
+    kept.into_iter().map(Address::Tcp).collect()
 }
 
 impl From<SocketAddr> for Address {
@@ -61,28 +106,8 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return Address::unix(path);
-        }
-        if text.starts_with('/') || text.starts_with("./") {
-            return Address::unix(text);
-        }
-        let host = text.strip_prefix("tcp:").unwrap_or(text);
-        let host = host.strip_prefix("//").unwrap_or(host);
-        let syntax = || AddressError::Syntax(text.to_string());
-        if let Ok(address) = host.parse() {
-            return Ok(Address::Tcp(address));
-        }
-        let (name, port) = host.rsplit_once(':').ok_or_else(syntax)?;
-        if name.is_empty() || name.contains(':') || port.parse::<u16>().is_err() {
-            return Err(syntax());
-        }
-        let unknown = |why: String| AddressError::Unknown(text.to_string(), why);
-        let mut found = host
-            .to_socket_addrs()
-            .map_err(|error| unknown(error.to_string()))?;
-        let first = found.next().ok_or_else(|| unknown("no address".into()))?;
-        Ok(Address::Tcp(first))
+        let mut all = Address::all(text)?;
+        Ok(all.swap_remove(0))
     }
 }
 
@@ -115,6 +140,20 @@ mod tests {
             "localhost:99".parse::<Address>().unwrap(),
             Address::Tcp(found) if found.ip().is_loopback() && found.port() == 99
         ));
+    }
+
+    #[test]
+    fn a_name_stands_for_all_its_addresses_of_one_kind() {
+        let found = |list: &[&str]| {
+            let list: Vec<SocketAddr> = list.iter().map(|text| text.parse().unwrap()).collect();
+            let kept = of_one_kind(list.into_iter()).into_iter();
+            kept.map(|address| address.to_string()).collect::<Vec<_>>()
+        };
+        let both = ["[::1]:7", "10.0.0.1:7", "[::2]:7", "[::1]:7"];
+        assert_eq!(found(&both), ["[::1]:7", "[::2]:7"]);
+        assert_eq!(found(&["10.0.0.1:7", "10.0.0.2:7"]).len(), 2);
+        assert!(found(&[]).is_empty());
+        assert_eq!(Address::all("localhost:99").unwrap().len(), 1);
     }
 
     #[test]

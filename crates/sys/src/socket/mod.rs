@@ -23,4 +23,4 @@ pub use fds::{FDS_MAX, ReceivedFds};
 pub use link::{Door, Link};
 pub use listener::{ListenError, Listener};
 pub use options::{BufferSizes, Marks};
-pub use stream::{ByteStream, ConnectError, PeerCredentials, Piece, Stream, Transfer};
+pub use stream::{ByteStream, ConnectError, Knock, PeerCredentials, Piece, Stream, Transfer};

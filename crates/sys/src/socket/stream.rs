@@ -104,19 +104,11 @@ pub struct Stream {
 impl Stream {
     /// Connects, waiting at most `timeout`. TCP connections send at once (no Nagle delay).
     pub fn connect(address: &Address, timeout: Duration) -> Result<Stream, ConnectError> {
-        let explain = |errno| match errno {
-            Errno::CONNREFUSED | Errno::NOENT => ConnectError::Refused(address.clone()),
-            Errno::TIMEDOUT | Errno::AGAIN => {
-                ConnectError::TimedOut(address.clone(), timeout.into())
-            }
-            Errno::ACCESS | Errno::PERM => ConnectError::NotPermitted(address.clone()),
-            _ => ConnectError::Other(address.clone(), errno),
-        };
         match address {
             Address::Tcp(tcp) => connect_tcp(tcp, timeout),
             Address::Unix(path) => connect_unix(path, timeout),
         }
-        .map_err(explain)
+        .map_err(|errno| explain(errno, address, timeout))
     }
 
     /// Two connected Unix sockets.
@@ -251,7 +243,54 @@ pub(super) fn outcome(errno: Errno) -> Result<Transfer, Errno> {
     }
 }
 
-fn connect_tcp(tcp: &std::net::SocketAddr, timeout: Duration) -> Result<Stream, Errno> {
+fn explain(errno: Errno, address: &Address, timeout: Duration) -> ConnectError {
+    match errno {
+        Errno::CONNREFUSED | Errno::NOENT => ConnectError::Refused(address.clone()),
+        Errno::TIMEDOUT | Errno::AGAIN => ConnectError::TimedOut(address.clone(), timeout.into()),
+        Errno::ACCESS | Errno::PERM => ConnectError::NotPermitted(address.clone()),
+        _ => ConnectError::Other(address.clone(), errno),
+    }
+}
+
+/// A TCP connection that is being made while nobody waits for it: one thread can make many.
+#[derive(Debug)]
+pub struct Knock {
+    fd: OwnedFd,
+    address: std::net::SocketAddr,
+    begun: Nanos,
+    timeout: Duration,
+}
+
+impl Knock {
+    pub fn begin(tcp: &std::net::SocketAddr, timeout: Duration) -> Result<Knock, ConnectError> {
+        let failed = |errno| explain(errno, &Address::Tcp(*tcp), timeout);
+        let (fd, _) = begin_tcp(tcp).map_err(failed)?;
+        Ok(Knock {
+            fd,
+            address: *tcp,
+            begun: clock::now(),
+            timeout,
+        })
+    }
+
+    /// How it ended, or itself if it has not.
+    pub fn poll(self) -> Result<Result<Stream, ConnectError>, Knock> {
+        let failed = |errno| explain(errno, &Address::Tcp(self.address), self.timeout);
+        let over = clock::now() > self.begun.saturating_add(self.timeout.into());
+        match wait_for(&self.fd, Interest::WRITE, Some(Duration::ZERO)) {
+            Ok(false) if over => Ok(Err(failed(Errno::TIMEDOUT))),
+            Ok(false) => Err(self),
+            Err(errno) => Ok(Err(failed(errno))),
+            Ok(true) => match sockopt::socket_error(&self.fd) {
+                Ok(Ok(())) => Ok(Ok(Stream::new(self.fd, false))),
+                Ok(Err(errno)) | Err(errno) => Ok(Err(failed(errno))),
+            },
+        }
+    }
+}
+
+/// A socket that connects; whether it has already.
+fn begin_tcp(tcp: &std::net::SocketAddr) -> Result<(OwnedFd, bool), Errno> {
     let family = if tcp.is_ipv6() {
         AddressFamily::INET6
     } else {
@@ -260,14 +299,19 @@ fn connect_tcp(tcp: &std::net::SocketAddr, timeout: Duration) -> Result<Stream, 
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&fd, tcp) {
-        Ok(()) => {}
-        Err(Errno::INPROGRESS | Errno::INTR) => {
-            if !wait_for(&fd, Interest::WRITE, Some(timeout))? {
-                return Err(Errno::TIMEDOUT);
-            }
-            sockopt::socket_error(&fd)??;
+        Ok(()) => Ok((fd, true)),
+        Err(Errno::INPROGRESS | Errno::INTR) => Ok((fd, false)),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn connect_tcp(tcp: &std::net::SocketAddr, timeout: Duration) -> Result<Stream, Errno> {
+    let (fd, done) = begin_tcp(tcp)?;
+    if !done {
+        if !wait_for(&fd, Interest::WRITE, Some(timeout))? {
+            return Err(Errno::TIMEDOUT);
         }
-        Err(errno) => return Err(errno),
+        sockopt::socket_error(&fd)??;
     }
     Ok(Stream::new(fd, false))
 }

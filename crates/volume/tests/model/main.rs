@@ -14,7 +14,7 @@ mod stage;
 use muninn_policy::layout::Layout;
 use muninn_policy::stripe::Stripes;
 use muninn_types::{Class, PAGE_SIZE, SplitMix64};
-use muninn_volume::{Clerk, Extent, ExtentId, Page, Roster, Transfer, Volume};
+use muninn_volume::{Clerk, Extent, ExtentId, Listed, Page, Roster, Transfer, Volume};
 use puppet::Puppet;
 use stage::{Stage, StageTime};
 use std::collections::BTreeMap;
@@ -34,9 +34,19 @@ enum Hurt {
     Lying,
 }
 
+/// Servers that join a pool in the middle of a run, at most.
+const JOIN_MAX: usize = 2;
+
+/// The list of servers, and its version.
+type List = Arc<Mutex<(u64, Vec<Listed>)>>;
+
 struct World {
     stage: Stage,
+    /// Those that were ever on the list.
     puppets: Vec<Puppet>,
+    /// Those that may join.
+    others: Vec<Puppet>,
+    list: List,
     hurt: Vec<Option<Hurt>>,
     clerk: Arc<Clerk>,
     volume: Volume,
@@ -58,17 +68,40 @@ fn page_of(value: u64) -> Page {
 
 impl World {
     fn new(servers: usize, layout: Layout, stage: Stage) -> World {
-        let puppets: Vec<Puppet> = (0..servers).map(|at| Puppet::new(at, &stage)).collect();
-        let addresses: Vec<_> = puppets.iter().map(Puppet::address).collect();
+        World::in_racks(servers, layout, stage, |_| None)
+    }
+
+    fn in_racks(
+        servers: usize,
+        layout: Layout,
+        stage: Stage,
+        rack: impl Fn(usize) -> Option<&'static str>,
+    ) -> World {
+        let all = (0..servers + JOIN_MAX).map(|at| Puppet::new(at, &stage));
+        let mut puppets: Vec<Puppet> = all.collect();
         let all = puppets.clone();
-        let connect = move |address: &_| {
+        let others = puppets.split_off(servers);
+        let addresses = puppets.iter().map(Puppet::address);
+        let listed = addresses.enumerate().map(|(at, address)| Listed {
+            rack: rack(at).map(str::to_string),
+            ..Listed::from(&address)
+        });
+        let listed = listed.collect();
+        let list: List = Arc::new(Mutex::new((1, listed)));
+        let known = Arc::clone(&list);
+        let source = move |seen: u64| {
+            let (version, list) = &*known.lock().unwrap();
+            (seen != *version).then(|| (*version, list.clone()))
+        };
+        let connect = move |address: &_, _| {
             let found = all.iter().find(|puppet| puppet.address() == *address);
             found.expect("one of them").connect()
         };
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let saying = Arc::clone(&said);
         let tell = move |text: &str| saying.lock().unwrap().push(text.to_string());
-        let roster = Roster::new(&addresses, Box::new(connect), Box::new(tell));
+        let roster = Roster::new(&[], Box::new(connect), Box::new(tell));
+        let roster = roster.following(Box::new(source));
         let roster = Arc::new(roster.in_time(Box::new(StageTime::new(&stage))));
         let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, 7));
         let running = Arc::clone(&clerk);
@@ -81,12 +114,46 @@ impl World {
             })),
             stage,
             puppets,
+            others,
+            list,
             clerk,
             layout,
             extents: Vec::new(),
             shadow: BTreeMap::new(),
             next: 1,
             said,
+        }
+    }
+
+    fn listed(&self) -> Vec<bool> {
+        let list = &self.list.lock().unwrap().1;
+        list.iter().map(|server| !server.left).collect()
+    }
+
+    fn join(&mut self) {
+        if let Some(puppet) = self.others.pop() {
+            let mut list = self.list.lock().unwrap();
+            list.0 += 1;
+            list.1.push(Listed::from(&puppet.address()));
+            self.puppets.push(puppet);
+            self.hurt.push(None);
+        }
+    }
+
+    fn set_left(&mut self, server: usize, left: bool) {
+        let mut list = self.list.lock().unwrap();
+        list.0 += 1;
+        list.1[server].left = left;
+    }
+
+    /// Takes a server off the list, if there are enough others.
+    fn leave(&mut self, dice: &mut SplitMix64) {
+        let listed = self.listed();
+        let there: Vec<usize> = (0..listed.len()).filter(|at| listed[*at]).collect();
+        // As many must be left as are needed while others are hurt.
+        if there.len() >= self.layout.members() + self.layout.spare() {
+            let server = there[dice.below(there.len() as u64) as usize];
+            self.set_left(server, true);
         }
     }
 
@@ -233,7 +300,8 @@ impl World {
     fn settle(&mut self) {
         let noticed = self.stage.now() + NOTICED.into();
         self.until("all copies are there", |world| {
-            let met = world.puppets.iter().all(Puppet::is_met);
+            let mut puppets = world.puppets.iter().zip(world.listed());
+            let met = puppets.all(|(puppet, listed)| puppet.is_met() || !listed);
             met && world.stage.now() >= noticed && world.volume.census().degraded == 0
         });
     }
@@ -282,8 +350,15 @@ impl World {
 
     fn run(&mut self, seed: u64) {
         let mut dice = SplitMix64::new(seed);
+        // Who comes and goes does not change what else happens.
+        let mut list_dice = SplitMix64::new(!seed);
         for _ in 0..100 {
             self.attend();
+            match list_dice.below(60) {
+                0 => self.join(),
+                1 => self.leave(&mut list_dice),
+                _ => {}
+            }
             match dice.below(20) {
                 0..2 if self.extents.len() < 6 => {
                     let extent = self.extent();
@@ -304,9 +379,16 @@ impl World {
         }
         self.heal();
         self.settle();
+        let listed = self.listed();
+        self.until("who left is empty, and without a session", |world| {
+            let mut puppets = world.puppets.iter().zip(&listed);
+            puppets
+                .all(|(puppet, listed)| *listed || (puppet.grants(), puppet.sessions()) == (0, 0))
+        });
         // Whoever has a copy now has the right one.
         let all: Vec<_> = self.shadow.keys().copied().collect();
-        for server in 0..self.puppets.len().min(self.layout.spare()) {
+        let there = (0..listed.len()).filter(|at| listed[*at]);
+        for server in there.take(self.layout.spare()) {
             self.puppets[server].kill();
         }
         for keys in all.chunks(200) {
@@ -603,4 +685,68 @@ fn the_only_copy_moves_away() {
     world.puppets[from].kill();
     let all: Vec<_> = world.shadow.keys().copied().collect();
     world.read(&all);
+}
+
+/// A server joins a pool that has too few, and takes what there was no other place for; another leaves,
+/// is emptied and gets nothing any more, until it is on the list again.
+#[test]
+fn servers_join_and_leave() {
+    for (layout, seed) in [
+        (Layout::Mirror(2), 1),
+        (Layout::Single, 2),
+        (parity(2, 1), 3),
+    ] {
+        let few = (layout.members() - 1).max(1);
+        let mut dice = SplitMix64::new(seed);
+        let mut world = World::new(few, layout, Stage::simulated());
+        let fill = |world: &mut World, dice: &mut SplitMix64| {
+            for _ in 0..2 {
+                let extent = world.extent();
+                world.extents.push(extent);
+                world.write(dice);
+            }
+        };
+        fill(&mut world, &mut dice);
+        world.join();
+        world.settle();
+        let joined = world.puppets.len() - 1;
+        let expected = if layout == Layout::Single { 0 } else { 2 };
+        assert_eq!(world.puppets[joined].grants(), expected, "{layout}");
+        world.join();
+        world.set_left(0, true);
+        let gone = |world: &World| world.puppets[0].grants() + world.puppets[0].sessions() == 0;
+        world.until("it is empty", gone);
+        fill(&mut world, &mut dice);
+        world.settle();
+        assert!(gone(&world), "{layout}");
+        // Nobody needs it any more, nor asks for it.
+        let said = world.said.lock().unwrap().len();
+        world.puppets[0].kill();
+        let all: Vec<_> = world.shadow.keys().copied().collect();
+        world.read(&all);
+        world.stage.sleep(NOTICED);
+        assert_eq!(world.said.lock().unwrap().len(), said, "{layout}");
+        world.puppets[0].start_again();
+        world.set_left(0, false);
+        world.puppets[1..]
+            .iter()
+            .for_each(|puppet| puppet.drain(true));
+        world.until("it is used again", |world| world.puppets[0].grants() > 0);
+        world.read(&all);
+    }
+}
+
+/// Copies share a rack only when there is no other.
+#[test]
+fn racks_keep_copies_apart() {
+    for lonely in 0..4 {
+        let rack = |at| Some(if at == lonely { "b" } else { "a" });
+        let mut world = World::in_racks(4, Layout::Mirror(2), Stage::simulated(), rack);
+        for _ in 0..4 {
+            world.extent();
+        }
+        assert_eq!(world.puppets[lonely].grants(), 4, "{lonely}");
+        let all: usize = world.puppets.iter().map(Puppet::grants).sum();
+        assert_eq!(all, 8);
+    }
 }

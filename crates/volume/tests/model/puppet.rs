@@ -8,7 +8,7 @@ use muninn_sys::socket::Address;
 use muninn_types::{Bytes, LaneKind, Nanos, PAGE_SIZE};
 use muninn_wire::{ErrorCode, Refusal};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// What an operation takes at least, in a simulation.
@@ -25,6 +25,7 @@ struct State {
     /// Somebody has connected, and since it was started last.
     known: bool,
     met: bool,
+    last: Weak<Session>,
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +48,7 @@ impl Puppet {
             lying: false,
             known: false,
             met: true,
+            last: Weak::new(),
         };
         Puppet {
             stage: stage.clone(),
@@ -102,6 +104,10 @@ impl Puppet {
     pub fn is_met(&self) -> bool {
         self.lock().met
     }
+    /// Sessions that somebody has with it.
+    pub fn sessions(&self) -> usize {
+        self.lock().last.strong_count()
+    }
     pub fn grants(&self) -> usize {
         self.lock().memory.as_ref().map_or(0, |m| m.grants())
     }
@@ -112,11 +118,12 @@ impl Puppet {
         let memory = state.memory.clone().filter(|_| !state.stopped);
         let memory = memory.ok_or("nobody listens there")?;
         (state.known, state.met) = (true, true);
-        drop(state);
-        Ok(Arc::new(Session {
+        let session = Arc::new(Session {
             puppet: self.clone(),
             memory,
-        }))
+        });
+        state.last = Arc::downgrade(&session);
+        Ok(session)
     }
 }
 

@@ -18,6 +18,7 @@ mod supervise;
 use crate::config::{Config, RunTable};
 use crate::failure::{Exit, Failure};
 use crate::key_file::Current;
+use crate::pool_list::{Entry, Watch};
 use clap::builder::BoolishValueParser;
 use holder::Holder;
 use muninn_job::{Job, Porter};
@@ -30,7 +31,6 @@ use muninn_policy::threshold::ThresholdPolicy;
 use muninn_sys::own;
 use muninn_sys::proc;
 use muninn_sys::reap;
-use muninn_sys::socket::Address;
 use muninn_sys::uffd::{Features, OpenError, Userfaultfd};
 use muninn_types::{Bytes, LocalSize};
 use peaks::Peaks;
@@ -49,6 +49,7 @@ Examples:
   muninn run --local 256MiB --stats -- python3 -c 'print(sum(range(10**7)))'
   muninn run --local 4GiB --pool 10.0.0.5:7000,10.0.0.6:7000 --key-file /etc/muninn.key -- redis-server
   muninn run --local 1GiB --pool a:7000,b:7000,c:7000 --layout mirror -- ./program
+  muninn run --local 1GiB --pool pool:/etc/muninn/pool.toml -- ./program
   muninn run --local 25% --peak 8GiB --json run.json -- make -j2
 
 With no pool named, a memory server is started on this machine, for this run alone. The exit code is
@@ -65,9 +66,10 @@ pub struct Args {
     #[arg(long, env = "MUNINN_PEAK", value_name = "SIZE")]
     pub peak: Option<Bytes>,
 
-    /// Servers, separated by commas: unix:PATH or HOST:PORT [default: one of its own]
+    /// Servers, separated by commas: unix:PATH, HOST:PORT, or pool:FILE for a file that names them and may
+    /// change while the program runs [default: one of its own]
     #[arg(long, env = "MUNINN_POOL", value_name = "URL,…", value_delimiter = ',')]
-    pub pool: Vec<Address>,
+    pub pool: Vec<Entry>,
 
     /// File with the key that the servers were started with
     #[arg(long, env = "MUNINN_KEY_FILE", value_name = "PATH")]
@@ -162,9 +164,12 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let mut key = Current::load(key_file.or(config.client.key_file.as_deref()))?;
     let mut job_config = job_config(args, config, &program);
     let wanted = args.layout.or(config.run.layout.map(|l| l.0));
-    let mut servers = servers(args, config, key.key(), &job_config, wanted)?;
+    let watch = watch(args, config)?;
+    let mut servers = servers(watch.as_ref(), key.key(), &job_config, wanted)?;
     job_config.layout = servers.layout(wanted);
-    job_config.seal = seal(args, &config.run).unwrap_or(servers.elsewhere() > 0);
+    // Who joins later may be on another machine.
+    let elsewhere = servers.elsewhere() > 0 || watch.as_ref().is_some_and(Watch::has_files);
+    job_config.seal = seal(args, &config.run).unwrap_or(elsewhere);
     job_config.pool.clone_from(&servers.addresses);
     if let Some(embedded) = servers.key() {
         key = Current::fixed(embedded.clone());
@@ -172,6 +177,9 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     job_config.lock = key.key().lock();
     let holder = Holder::open(&mut job_config)?;
     let job = JobFile(Job::create(&job_config, limit).map_err(Failure::failed)?);
+    if let Some(watch) = &watch {
+        job.0.set_pool(watch.list()).map_err(Failure::failed)?;
+    }
 
     let mut command = Command::new(&program);
     {
@@ -194,6 +202,9 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let porter = Porter::new(&job_config.door, job.0.path())?;
     std::thread::spawn(move || porter.serve());
     holder.serve(key);
+    if let Some(watch) = watch.filter(Watch::has_files) {
+        watch.follow(job.0.clone());
+    }
     let end = supervisor.run(&mut command)?;
     let lost = supervisor.lost();
     let kinds = supervisor.kinds();
@@ -293,19 +304,23 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> muninn_job::Confi
     }
 }
 
+/// The pool, if one was named.
+fn watch(args: &Args, config: &Config) -> Result<Option<Watch>, Failure> {
+    let named = [&args.pool, &config.client.pool.0];
+    let named = named.into_iter().find(|list| !list.is_empty());
+    named.map(|list| Watch::new(list)).transpose()
+}
+
 fn servers(
-    args: &Args,
-    config: &Config,
+    named: Option<&Watch>,
     key: &Key,
     job: &muninn_job::Config,
     layout: Option<Layout>,
 ) -> Result<Servers, Failure> {
-    let named = [&args.pool, &config.client.pool.0];
-    let named = named.into_iter().find(|list| !list.is_empty());
     match named {
-        Some(list) => {
-            let list: Result<_, _> = list.iter().map(absolute).collect();
-            Servers::named(list?, key, layout)
+        Some(watch) => {
+            let list = watch.list().iter().map(|server| server.address.clone());
+            Servers::named(list.collect(), key, layout)
         }
         None => match layout.unwrap_or_default() {
             Layout::Single => Servers::embedded(job.max_far),
@@ -314,14 +329,6 @@ fn servers(
                 layout.members()
             ))),
         },
-    }
-}
-
-/// As a program's runtime finds it, whose working folder is another.
-fn absolute(address: &Address) -> Result<Address, Failure> {
-    match address {
-        Address::Unix(path) => Address::unix(std::path::absolute(path)?).map_err(Failure::usage),
-        tcp => Ok(tcp.clone()),
     }
 }
 

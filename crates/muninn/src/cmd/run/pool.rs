@@ -14,10 +14,12 @@ use muninn_sys::socket::Address;
 use muninn_types::Bytes;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server gets this long to answer a person who waits.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And this long if others do.
+const ENOUGH: Duration = Duration::from_millis(700);
 /// Of the memory that is available, this much is for far pages: 7/8.
 const SHARE_OF_AVAILABLE: (u64, u64) = (7, 8);
 /// A server of less than this is of no use, and memory comes in pieces of this.
@@ -61,7 +63,7 @@ impl Servers {
             let text = format!("the program was not started: {error}");
             Failure::new(Exit::Unreachable, text)
         };
-        let away = greet(&addresses, &options);
+        let away = greet(&addresses, needed, &options);
         let refused = |error: &&NetError| matches!(error, NetError::Handshake(..));
         if let Some(error) = away.iter().find(refused) {
             return Err(not_started(error));
@@ -198,16 +200,35 @@ impl Drop for Servers {
     }
 }
 
-/// Shakes hands with all servers at the same time; why it could not be done with some of them.
-fn greet(addresses: &[Address], options: &SessionOptions) -> Vec<NetError> {
-    std::thread::scope(|scope| {
-        let greetings: Vec<_> = addresses
-            .iter()
-            .map(|address| scope.spawn(move || Observer::connect(address, options).err()))
-            .collect();
-        let ended = greetings.into_iter().filter_map(|one| one.join().ok());
-        ended.flatten().collect()
-    })
+/// Shakes hands with all servers at the same time; why it could not be done with some of them. When
+/// `needed` have answered, others are not waited for any longer than [`ENOUGH`].
+fn greet(addresses: &[Address], needed: usize, options: &SessionOptions) -> Vec<NetError> {
+    let (told, answers) = std::sync::mpsc::channel();
+    for address in addresses {
+        let (address, options, told) = (address.clone(), options.clone(), told.clone());
+        std::thread::spawn(move || {
+            let error = Observer::connect(&address, &options).err();
+            let _ = told.send((address, error));
+        });
+    }
+    drop(told);
+    let start = Instant::now();
+    let mut silent = addresses.to_vec();
+    let (mut errors, mut answered) = (Vec::new(), 0);
+    while !silent.is_empty() {
+        let left = ENOUGH.saturating_sub(start.elapsed());
+        let next = match answered >= needed {
+            true => answers.recv_timeout(left).ok(),
+            false => answers.recv().ok(),
+        };
+        let Some((address, error)) = next else { break };
+        silent.retain(|known| *known != address);
+        answered += usize::from(error.is_none());
+        errors.extend(error);
+    }
+    let late = silent.into_iter();
+    errors.extend(late.map(|address| NetError::HandshakeTimeout(address, ENOUGH)));
+    errors
 }
 
 fn embedded_size(available: Bytes, max_far: Option<Bytes>) -> Result<Bytes, Failure> {

@@ -85,7 +85,7 @@ impl Report {
             local_peak_bytes: peaks.local.0,
             far_peak_bytes: peaks.far.0,
             processes: job.attached(),
-            pool: config.pool.iter().map(ToString::to_string).collect(),
+            pool: job.pool(&config),
             embedded: ran.embedded,
             layout: config.layout.to_string(),
             sealed: config.seal,

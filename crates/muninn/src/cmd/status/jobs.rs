@@ -69,13 +69,13 @@ fn shown(found: &Found) -> Option<JobShown> {
         }
     });
     Some(JobShown {
-        name: config.name,
         launcher: job.launcher().map(|launcher| launcher.pid()),
         launcher_alive: found.launcher_alive,
         limit_bytes: job.limit().0,
         peak_bytes: job.peaks().all.0,
-        pool: config.pool.iter().map(ToString::to_string).collect(),
+        pool: job.pool(&config),
         layout: config.layout.to_string(),
+        name: config.name,
         message: job
             .message()
             .map(|message| crate::cmd::run::report::describe(&message)),

@@ -7,7 +7,7 @@ use muninn_policy::layout::Layout;
 use muninn_sys::clock;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, Nanos, PAGE_SIZE, SplitMix64};
-use muninn_volume::{Clerk, Extent, Page, Roster, Transfer, Volume};
+use muninn_volume::{Attempt, Clerk, Extent, Page, Roster, Transfer, Volume};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -92,8 +92,8 @@ impl Rig {
             keeper: Keeping::Caller,
             ..SessionOptions::default()
         };
-        let connect = move |address: &Address| {
-            let session = muninn_net::connect(address, &options);
+        let connect = move |address: &Address, attempt: Attempt| {
+            let session = muninn_net::connect_over(attempt.connected, address, &options);
             session.map_err(|error| error.to_string())
         };
         let roster = Roster::new(addresses, Box::new(connect), Box::new(|_| {}));
