@@ -9,7 +9,7 @@ use muninn_proto::server::{Backing, SegmentMemory};
 use muninn_sys::memory::{HugeAdvice, Mapping, Memfd, MemoryError, Seals};
 use muninn_types::{Bytes, SegmentId};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where segments get their pages from.
@@ -72,6 +72,21 @@ impl MemfdBacking {
         if self.prealloc {
             file.reserve(0, bytes).map_err(to_io)?;
         }
+        self.map(file, bytes, seals != Seals::Revocable)
+    }
+
+    /// A segment of the process before. Whoever has it mapped keeps it.
+    pub(crate) fn adopt(
+        &self,
+        fd: OwnedFd,
+        bytes: Bytes,
+        lasting: bool,
+    ) -> io::Result<MemfdSegment> {
+        let file = Memfd::from_fd(fd).map_err(to_io)?;
+        self.map(file, bytes, lasting)
+    }
+
+    fn map(&self, file: Memfd, bytes: Bytes, lasting: bool) -> io::Result<MemfdSegment> {
         let advice = match self.huge {
             HugePages::Auto => HugeAdvice::Wanted,
             _ => HugeAdvice::Never,
@@ -93,12 +108,17 @@ impl MemfdBacking {
             map,
             bytes,
             prealloc: self.prealloc,
-            lasting: seals != Seals::Revocable,
+            lasting,
         })
     }
 }
 
 impl MemfdSegment {
+    /// The length of its file, which a client that maps it may have cut.
+    pub(crate) fn file_bytes(&self) -> io::Result<Bytes> {
+        self.file.len().map_err(to_io)
+    }
+
     /// The memory file, to be handed to the session that owns the segment.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
