@@ -4,9 +4,9 @@ mod common;
 
 use common::*;
 use muninn_proto::auth::Key;
-use muninn_proto::client::{Answer, Control, Verb};
+use muninn_proto::client::{Answer, Verb};
 use muninn_proto::server::{FakeBacking, Inherited, Peer, Shard, Will};
-use muninn_types::{Class, SplitMix64};
+use muninn_types::{Nanos, SplitMix64};
 use muninn_wire::{Estate, EstateError, LeftUse, Transport};
 use std::sync::Arc;
 
@@ -39,40 +39,36 @@ fn succeed(host: &Host, estate: &Estate) -> Result<Host, EstateError> {
     Ok(next)
 }
 
-/// The control lane of a session, at another host.
-fn again(client: &Client, host: &mut Host) -> Client {
-    client.attach(host, 0, 0).unwrap()
-}
-
 #[test]
 fn memory_that_was_on_its_way_to_be_wiped_is_wiped_by_the_next_process() {
     let mut host = Host::new(pool_config(POOL.0, POOL.1));
     let mut one = host.open("one");
-    let kept = one.grant(&mut host, 8192);
-    let gone = one.grant(&mut host, 16384);
+    let kept = one.grant(&mut host, 8192).unwrap();
+    let gone = one.grant(&mut host, 16384).unwrap();
     one.write(&mut host, kept, 0, &[7; 4096]).unwrap();
     one.write(&mut host, gone, 0, &[9; 16384]).unwrap();
-    one.control(&mut host, Control::Release(vec![gone])).unwrap();
+    one.release(&mut host, &[gone]).unwrap();
     let mut mapper = host.open_as("mapper", Transport::Shm, Peer::Unix { uid: 1 });
-    mapper.grant(&mut host, 4096);
+    mapper.grant(&mut host, 4096).unwrap();
     let before = host.pool.stats();
     assert_eq!((before.granted.0, before.wiping.0), (8192 + 4096, 16384));
     let estate = estate_of(&host);
     let mut next = succeed(&host, &estate).unwrap();
     let after = next.pool.stats();
-    assert_eq!((after.granted, after.wiping), (before.granted, before.wiping));
+    assert_eq!(
+        (after.granted, after.wiping),
+        (before.granted, before.wiping)
+    );
     assert_eq!(after.extents, before.extents);
     next.pool.wipe_all().unwrap();
     assert_eq!(next.pool.stats().wiping.0, 0);
-    let mut one = again(&one, &mut next);
+    one.come_back(&mut next);
     assert_eq!(one.read(&mut next, kept, 0, 4096).unwrap(), vec![7; 4096]);
     // All that is free can be had, and none of it shows what was there.
     let mut new = next.open("new");
-    while let Ok((Answer::Granted(info), _)) =
-        new.control(&mut next, Control::Grant { bytes: 4096 })
-    {
-        assert!(info.grant != kept && info.grant != gone, "a number twice");
-        let bytes = new.read(&mut next, info.grant, 0, 4096).unwrap();
+    while let Ok(grant) = new.grant(&mut next, 4096) {
+        assert!(grant != kept && grant != gone, "a number twice");
+        let bytes = new.read(&mut next, grant, 0, 4096).unwrap();
         assert_eq!(bytes, vec![0; 4096]);
     }
     assert_eq!(one.read(&mut next, kept, 0, 4096).unwrap(), vec![7; 4096]);
@@ -82,45 +78,44 @@ fn memory_that_was_on_its_way_to_be_wiped_is_wiped_by_the_next_process() {
 fn what_was_done_is_not_done_again() {
     let mut host = Host::new(pool_config(POOL.0, POOL.1));
     let mut one = host.open("one");
-    let grant = one.grant(&mut host, 4096);
+    let grant = one.grant(&mut host, 4096).unwrap();
     let verb = Verb::FetchAdd {
         grant,
         offset: 8,
         add: 5,
     };
-    one.post(verb, Class::Demand, Vec::new());
+    one.post(verb, Vec::new());
     // Done, and the answer is lost with the process.
-    one.send(&mut host);
-    host.take_sent(one.conn);
+    let bytes = one.bytes();
+    host.feed(one.conn, &bytes);
+    assert!(!host.take_sent(one.conn).is_empty());
     let estate = estate_of(&host);
     let mut next = succeed(&host, &estate).unwrap();
-    one.lane.cut();
-    one.conn = again(&one, &mut next).conn;
-    let (answer, _) = one.finish(&mut next).unwrap();
-    assert_eq!(answer, Answer::Old(0));
-    assert_eq!(one.read(&mut next, grant, 8, 8).unwrap(), 5u64.to_le_bytes());
+    one.come_back(&mut next);
+    one.exchange(&mut next);
+    let done = one.lane.pop().expect("an answer");
+    assert_eq!(done.result.unwrap(), Answer::Old(0));
+    let word = one.read(&mut next, grant, 8, 8).unwrap();
+    assert_eq!(word, 5u64.to_le_bytes());
 }
 
 #[test]
 fn tickets_quotas_and_the_count_of_sessions_go_on() {
     let mut host = Host::new(pool_config(POOL.0, POOL.1));
     let mut one = host.open("one");
-    let grant = one.grant(&mut host, 4096);
+    let grant = one.grant(&mut host, 4096).unwrap();
     one.write(&mut host, grant, 0, &[3; 4096]).unwrap();
-    let shared = one.control(&mut host, Control::Share(vec![grant])).unwrap();
-    let (Answer::Shared(ticket), _) = shared else {
-        panic!("no ticket: {shared:?}")
-    };
+    let ticket = one.share(&mut host, &[grant]).unwrap();
     let estate = estate_of(&host);
     let mut next = succeed(&host, &estate).unwrap();
     let mut two = next.open("two");
     assert_ne!(two.session, one.session);
     assert_eq!(two.session.0 >> 40, one.session.0 >> 40, "another boot");
-    two.control(&mut next, Control::Adopt { ticket }).unwrap();
+    assert_eq!(two.adopt(&mut next, ticket), Ok(1));
     assert_eq!(two.read(&mut next, grant, 0, 4096).unwrap(), vec![3; 4096]);
     assert!(two.write(&mut next, grant, 0, &[4; 8]).is_err(), "frozen");
     // Who does not come back loses what it has, a lease after the change.
-    next.now = next.now + LEASE + muninn_types::Nanos(1);
+    next.now = next.now + LEASE + Nanos(1);
     next.tick();
     assert!(one.attach(&mut next, 0, 0).is_err());
 }
@@ -129,7 +124,7 @@ fn tickets_quotas_and_the_count_of_sessions_go_on() {
 fn an_estate_that_contradicts_itself_is_refused() {
     let mut host = Host::new(pool_config(POOL.0, POOL.1));
     let mut one = host.open("one");
-    one.grant(&mut host, 8192);
+    one.grant(&mut host, 8192).unwrap();
     let good = estate_of(&host);
     assert!(succeed(&host, &good).is_ok());
     let spoil: [fn(&mut Estate); 8] = [

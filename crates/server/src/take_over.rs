@@ -563,3 +563,6 @@ fn adopt(
     }
     Ok(segment)
 }
+
+#[cfg(test)]
+mod tests;

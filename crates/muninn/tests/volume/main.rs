@@ -22,3 +22,4 @@ mod pools;
 mod programs;
 mod rejoin;
 mod sealed;
+mod take_over;
