@@ -4,11 +4,12 @@ mod common;
 
 use common::*;
 use muninn_proto::auth::Key;
-use muninn_proto::client::{Answer, Verb};
+use muninn_proto::client::{Answer, Control, Lane, Operation, Purpose, Verb};
 use muninn_proto::server::{FakeBacking, Inherited, Peer, Shard, Will};
-use muninn_types::{Nanos, SplitMix64};
-use muninn_wire::{Estate, EstateError, LeftUse, Transport};
+use muninn_types::{Class, Nanos, SplitMix64};
+use muninn_wire::{ErrorCode, Estate, EstateError, LeftUse, Transport};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 const POOL: (u64, u64) = (256, 64);
 
@@ -144,4 +145,40 @@ fn an_estate_that_contradicts_itself_is_refused() {
         let contradiction = matches!(refused, Err(EstateError::Contradiction(_)));
         assert!(contradiction, "{number} was believed");
     }
+}
+
+#[test]
+fn only_the_servers_own_user_and_root_may_take_over_and_only_on_this_machine() {
+    let mut host = Host::new(pool_config(POOL.0, POOL.1));
+    let own = host.shared.config.uid;
+    let mut ask = |peer: Peer, hands_over: bool| {
+        host.shared.hands_over.store(hands_over, Relaxed);
+        let conn = host.accept(peer, 0);
+        host.shake(conn, &Key::none(), Purpose::Observe).unwrap();
+        let mut lane = Lane::<Vec<u8>>::new(8);
+        let operation = Operation {
+            verb: Verb::Control(Control::TakeOver),
+            class: Class::Control,
+            data: Vec::new(),
+            token: 0,
+        };
+        assert!(lane.post(operation).is_ok());
+        let mut bytes = Vec::new();
+        lane.transmit(&mut bytes).unwrap();
+        host.feed(conn, &bytes);
+        lane.receive(&host.take_sent(conn)).unwrap();
+        lane.pop().expect("an answer").result.map_err(code)
+    };
+    for uid in [own, 0] {
+        assert_eq!(ask(Peer::Unix { uid }, true), Ok(Answer::Done));
+        let nobody_looks = ask(Peer::Unix { uid }, false);
+        assert_eq!(nobody_looks, Err(ErrorCode::NotPermitted));
+    }
+    for peer in [Peer::Unix { uid: own + 1 }, Peer::LOOPBACK] {
+        assert_eq!(ask(peer, true), Err(ErrorCode::NotPermitted));
+    }
+    // A session may not, whoever has it.
+    let mut client = host.open_as("one", Transport::Shm, Peer::Unix { uid: own });
+    let refused = client.control(&mut host, Control::TakeOver);
+    assert_eq!(refused.map_err(code), Err(ErrorCode::NotPermitted));
 }

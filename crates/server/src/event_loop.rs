@@ -175,7 +175,7 @@ impl EventLoop {
         let mut courtesy = Courtesy::default();
         while !self.mailboxes[self.index].stop.load(Relaxed) {
             if self.mailboxes[self.index].halted.load(Relaxed) {
-                if self.stand_still() == Verdict::End {
+                if let Verdict::End | Verdict::NeverBegin = self.stand_still() {
                     return;
                 }
                 now = clock::now();
@@ -243,7 +243,7 @@ impl EventLoop {
             listeners.extend(copies);
         });
         match verdict {
-            Verdict::GoOn => {}
+            Verdict::GoOn | Verdict::NeverBegin => {}
             Verdict::Begin => self.listeners.iter_mut().for_each(Listener::make_own),
             Verdict::End => self.listeners.iter_mut().for_each(Listener::leave_file),
         }

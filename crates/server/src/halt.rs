@@ -18,6 +18,8 @@ pub(crate) enum Verdict {
     Begin,
     /// Not at all: another process has everything. Nobody is told goodbye.
     End,
+    /// Not at all: the process before goes on, and nothing of it may be touched.
+    NeverBegin,
 }
 
 /// What loops leave.

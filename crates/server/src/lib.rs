@@ -439,7 +439,7 @@ impl Server {
         }
         if let Some(halt) = self.first_halt.take() {
             // Loops that never began say nothing to anybody.
-            halt.decide(Verdict::End);
+            halt.decide(Verdict::NeverBegin);
         }
         for mailbox in self.mailboxes.iter() {
             mailbox.stop();

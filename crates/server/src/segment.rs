@@ -72,7 +72,7 @@ impl MemfdBacking {
         if self.prealloc {
             file.reserve(0, bytes).map_err(to_io)?;
         }
-        self.map(file, bytes, seals != Seals::Revocable)
+        self.map(file, bytes, seals != Seals::Revocable, self.prealloc)
     }
 
     /// A segment of the process before. Whoever has it mapped keeps it.
@@ -83,10 +83,12 @@ impl MemfdBacking {
         lasting: bool,
     ) -> io::Result<MemfdSegment> {
         let file = Memfd::from_fd(fd).map_err(to_io)?;
-        self.map(file, bytes, lasting)
+        // Others wait meanwhile, and its memory is there already.
+        self.map(file, bytes, lasting, false)
     }
 
-    fn map(&self, file: Memfd, bytes: Bytes, lasting: bool) -> io::Result<MemfdSegment> {
+    /// With all of its memory in place `now`, or on first use.
+    fn map(&self, file: Memfd, bytes: Bytes, lasting: bool, now: bool) -> io::Result<MemfdSegment> {
         let advice = match self.huge {
             HugePages::Auto => HugeAdvice::Wanted,
             _ => HugeAdvice::Never,
@@ -97,7 +99,7 @@ impl MemfdBacking {
         } else {
             options.huge(advice)
         };
-        let options = if self.prealloc {
+        let options = if now {
             options.populate().locked()
         } else {
             options
@@ -114,6 +116,14 @@ impl MemfdBacking {
 }
 
 impl MemfdSegment {
+    /// Locks what was adopted, where all memory is to be real from the start. One that its client has cut
+    /// cannot be, and need not.
+    pub(crate) fn settle(&self) {
+        if self.prealloc {
+            let _ = self.map.lock();
+        }
+    }
+
     /// The length of its file, which a client that maps it may have cut.
     pub(crate) fn file_bytes(&self) -> io::Result<Bytes> {
         self.file.len().map_err(to_io)

@@ -402,7 +402,7 @@ impl Server {
         };
         if let Err(error) = begin {
             server.stop.store(true, Relaxed);
-            loops.end_with(Verdict::End);
+            loops.end_with(Verdict::NeverBegin);
             drop(still);
             return Err(error.into());
         }
@@ -410,6 +410,9 @@ impl Server {
         drop(still);
         // If nobody hears it, nobody waits for it.
         let _ = talk.say(&[SERVES]);
+        for segment in server.shared.pool.memory() {
+            segment.settle();
+        }
         Ok(server)
     }
 }

@@ -228,6 +228,7 @@ pub(crate) fn check_all(bytes: &[u8]) -> u64 {
     sum_of(&[bytes])
 }
 
+#[inline]
 fn sum_of(parts: &[&[u8]]) -> u64 {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut sum = K ^ (parts.last().map_or(0, |last| last.len()) as u64);

@@ -284,7 +284,7 @@ impl Args {
             hands_over: true,
             ..defaults
         };
-        let take_over = match self.take_over {
+        let take_over = match self.take_over.or(file.take_over) {
             Some(true) => Some(own_socket(&server.listen)?),
             _ => None,
         };
