@@ -20,6 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = (GrantInfo::decode(body), decode_adopted(body), decode_old_value(body));
     let _ = (ServiceInfo::decode(body), Called::decode(body));
     let _ = (Notice::decode(body), DrainReport::decode(body), StatusPage::decode(body));
+    let _ = Estate::decode(bytes);
     let _ = (Segs::decode(body), GrantList::decode(body));
     for &code in ErrorCode::ALL {
         if let Ok(refusal) = Refusal::decode(code, body) {

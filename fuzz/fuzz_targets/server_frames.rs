@@ -39,7 +39,7 @@ impl Host {
                     let out = &mut self.out;
                     match self.shard.handle(conn.id, &header, &body, self.now, out) {
                         Step::Reply => {}
-                        Step::ReplyThenClose | Step::HandOff(_) => conn.open = false,
+                        Step::ReplyThenClose | Step::ReplyThenGive | Step::HandOff(_) => conn.open = false,
                         Step::Receive => conn.inbound.receive(&mut out.spans),
                         Step::DiscardThenReply(len) => conn.inbound.discard(len),
                         Step::Nothing => {}

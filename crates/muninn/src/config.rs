@@ -64,6 +64,7 @@ pub struct ServeTable {
     pub metrics_token_file: Option<PathBuf>,
     pub name: Option<String>,
     pub stop_grace: Option<Span>,
+    pub take_over: Option<bool>,
     pub reserve: Option<Bytes>,
     pub wic: Option<WicChoice>,
     pub wic_window: Option<usize>,

@@ -196,6 +196,7 @@ impl State {
                 holders: 0,
             })),
             Control::Goodbye | Control::Note { .. } | Control::Close { .. } => Ok(Answer::Done),
+            Control::TakeOver => Err(refused(ErrorCode::NotPermitted, 0, 0)),
             Control::Open(_) => Err(refused(ErrorCode::NoService, 0, 0)),
             Control::Resolve { .. } => Err(refused(ErrorCode::NoWic, 0, 0)),
             Control::Agent(_) => Err(refused(ErrorCode::NoAgent, 0, 0)),

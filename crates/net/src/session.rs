@@ -767,6 +767,14 @@ impl Observer {
         self.report(Control::Heartbeat)
     }
 
+    /// Asks for all that the server has, to go on in its place: the connection on which that is talked
+    /// about. Nothing of it was read beyond the permission.
+    pub fn take_over(mut self) -> Result<Stream, NetError> {
+        self.ask(Control::TakeOver)?;
+        let closed = || NetError::HandshakeClosed(self.core.address.clone());
+        self.lane.lane.take_stream().ok_or_else(closed)
+    }
+
     fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {
         match self.ask(control)? {
             Answer::Report(report) => Ok(report),

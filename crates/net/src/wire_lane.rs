@@ -12,7 +12,7 @@ use crate::session::{SessionCore, open_stream};
 use muninn_proto::client::{Answer, HandshakeError, Lane as LaneMachine, Purpose, Transmit};
 use muninn_sys::clock::{self, Courtesy};
 use muninn_sys::epoll::Interest;
-use muninn_sys::socket::{Address, Piece, ReceivedFds, Transfer};
+use muninn_sys::socket::{Address, Piece, ReceivedFds, Stream, Transfer};
 use muninn_types::{LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{ErrorCode, Notice};
 use std::collections::VecDeque;
@@ -104,6 +104,11 @@ impl WireLane {
 
     pub(crate) fn pop_notice(&mut self) -> Option<Notice> {
         self.notice.take().or_else(|| self.machine.pop_notice())
+    }
+
+    /// The socket, which is used for something else from now on.
+    pub(crate) fn take_stream(&mut self) -> Option<Stream> {
+        self.stream.take().map(|link| link.stream)
     }
 
     /// Nothing can be sent any more; what the server said last (that it stops) is still to be read.

@@ -152,6 +152,9 @@ impl SessionSecret {
     pub fn none() -> SessionSecret {
         SessionSecret([0; PROOF_LEN])
     }
+    pub(crate) fn bytes(&self) -> [u8; PROOF_LEN] {
+        self.0
+    }
     pub(crate) fn of(bytes: [u8; PROOF_LEN]) -> SessionSecret {
         SessionSecret(bytes)
     }

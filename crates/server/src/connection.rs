@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     /// The latest notice, until there is room between two replies.
     notice: Option<Notice>,
     closing: bool,
+    /// Given away once the last reply is sent.
+    giving: bool,
     /// What it takes beside the pool.
     entry: Entry,
     /// All of it is in records from now on.
@@ -92,6 +94,8 @@ pub(crate) enum Turn {
     Close,
     /// The other side closed it in good order.
     Left,
+    /// Give the connection to whoever hands the server over.
+    Give,
     /// Give the connection and these bytes to another shard.
     HandOff { shard: u8, bytes: Vec<u8> },
 }
@@ -116,6 +120,7 @@ impl Connection {
             replies: Vec::new(),
             notice: None,
             closing: false,
+            giving: false,
             guard: None,
             class: Class::Control,
             to_mark,
@@ -216,6 +221,9 @@ impl Connection {
             }
             if self.closing {
                 return (moved, Turn::Close);
+            }
+            if self.giving {
+                return (moved, Turn::Give);
             }
             if let Some(notice) = self.notice.take() {
                 self.send_notice(notice);
@@ -384,6 +392,10 @@ impl Connection {
                         Step::ReplyThenClose => {
                             self.queue(out);
                             self.closing = true;
+                        }
+                        Step::ReplyThenGive => {
+                            self.queue(out);
+                            self.giving = true;
                         }
                         Step::Receive => self.inbound.receive(&mut out.spans),
                         Step::DiscardThenReply(len) => {

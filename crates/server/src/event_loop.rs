@@ -7,6 +7,8 @@
 
 use crate::calls::{CALLS_BATCH, Calls};
 use crate::connection::{Connection, HEAD_READ, Turn};
+use crate::halt::{Halt, Verdict};
+use crate::heirs::Heirs;
 use crate::segment::MemfdBacking;
 use muninn_policy::wrr::{Weights, Wrr};
 use muninn_proto::server::{Out, Peer, Shard};
@@ -18,7 +20,7 @@ use muninn_types::{Bytes, ConnId, Nanos};
 use muninn_wire::Notice;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const LISTENER_TOKEN: u64 = u64::MAX;
@@ -46,6 +48,8 @@ pub(crate) struct Mailbox {
     queue: Mutex<VecDeque<Handed>>,
     bell: EventFd,
     stop: AtomicBool,
+    halted: AtomicBool,
+    halt: Mutex<Option<Arc<Halt>>>,
 }
 
 impl Mailbox {
@@ -55,12 +59,21 @@ impl Mailbox {
             queue,
             bell: EventFd::new()?,
             stop: AtomicBool::new(false),
+            halted: AtomicBool::new(false),
+            halt: Mutex::new(None),
         })
+    }
+
+    /// Has the loop stand still until it is told how to go on.
+    pub(crate) fn halt(&self, halt: &Arc<Halt>) {
+        *lock(&self.halt) = Some(Arc::clone(halt));
+        self.halted.store(true, Relaxed);
+        self.bell.notify();
     }
 
     /// Hands a connection over; dropped, and so closed, when too many wait.
     pub(crate) fn hand(&self, handed: Handed) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         if queue.len() < MAILBOX_MAX {
             queue.push_back(handed);
         }
@@ -74,10 +87,7 @@ impl Mailbox {
     }
 
     fn take(&self) -> Option<Handed> {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        lock(&self.queue).pop_front()
     }
 }
 
@@ -86,6 +96,10 @@ pub(crate) struct LoopOptions {
     pub spin: Duration,
     pub weights: Weights,
     pub keep_awake: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) struct EventLoop {
@@ -101,6 +115,7 @@ pub(crate) struct EventLoop {
     listeners: Vec<Listener>,
     accept_paused: bool,
     mailboxes: Arc<Vec<Mailbox>>,
+    heirs: Arc<Heirs>,
     next_conn: u64,
     next_loop: usize,
     options: LoopOptions,
@@ -118,6 +133,7 @@ impl EventLoop {
         shard: Shard<MemfdBacking>,
         listeners: Vec<Listener>,
         mailboxes: Arc<Vec<Mailbox>>,
+        heirs: Arc<Heirs>,
         options: LoopOptions,
     ) -> Result<EventLoop, rustix::io::Errno> {
         let epoll = Epoll::new()?;
@@ -136,6 +152,7 @@ impl EventLoop {
             listeners,
             accept_paused: false,
             mailboxes,
+            heirs,
             next_conn: 1,
             next_loop: 0,
             options,
@@ -157,6 +174,12 @@ impl EventLoop {
         let mut turns = 0;
         let mut courtesy = Courtesy::default();
         while !self.mailboxes[self.index].stop.load(Relaxed) {
+            if self.mailboxes[self.index].halted.load(Relaxed) {
+                if let Verdict::End | Verdict::NeverBegin = self.stand_still() {
+                    return;
+                }
+                now = clock::now();
+            }
             if self.ready.is_empty() || turns >= TURNS_BETWEEN_LOOKS {
                 turns = 0;
                 let spinning = now.saturating_sub(idle_since) < Nanos::from(self.options.spin);
@@ -202,6 +225,30 @@ impl EventLoop {
             }
         }
         self.say_goodbye(&mut calls);
+    }
+
+    /// Does nothing until somebody has decided who goes on with the sessions: this process or the next.
+    fn stand_still(&mut self) -> Verdict {
+        let mailbox = &self.mailboxes[self.index];
+        mailbox.halted.store(false, Relaxed);
+        let Some(halt) = lock(&mailbox.halt).take() else {
+            return Verdict::GoOn;
+        };
+        let verdict = halt.arrive(|will, listeners| {
+            will.add(&self.shard);
+            // One that is missing is noticed by whoever counts them.
+            let copies = (self.listeners.iter()).filter_map(|listener| {
+                Some((listener.address().clone(), listener.duplicate().ok()?))
+            });
+            listeners.extend(copies);
+        });
+        match verdict {
+            Verdict::GoOn | Verdict::NeverBegin => {}
+            Verdict::Begin => self.listeners.iter_mut().for_each(Listener::make_own),
+            Verdict::End => self.listeners.iter_mut().for_each(Listener::leave_file),
+        }
+        self.shard.stood_still(clock::now());
+        verdict
     }
 
     /// Lets calls run for a bounded time and sends what has ended.
@@ -312,6 +359,13 @@ impl EventLoop {
             Turn::Left => {
                 self.shard.left(id, now);
                 self.connections.remove(&id);
+            }
+            Turn::Give => {
+                self.shard.closed(id);
+                if let Some(gone) = self.connections.remove(&id) {
+                    let _ = self.epoll.remove(&gone.stream);
+                    self.heirs.add(gone.stream);
+                }
             }
             Turn::HandOff { shard, bytes } => {
                 if let Some(gone) = self.connections.remove(&id) {

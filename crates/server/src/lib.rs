@@ -11,17 +11,23 @@ mod calls;
 mod connection;
 mod event_loop;
 mod guard;
+mod halt;
+mod heirs;
 mod metrics;
 mod segment;
+mod take_over;
 
 pub use agents::{AgentLimits, AgentReport};
 pub use calls::{CALLS_MAX, CallFactory, CallHost, OnEnd};
 pub use metrics::MetricsToken;
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
+pub use take_over::{NotHandedOver, TakeOverError};
 
 use agents::AgentHost;
 use calls::{Around, Calls};
 use event_loop::{EventLoop, LoopOptions, Mailbox};
+use halt::{Halt, Verdict};
+use heirs::Heirs;
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
 use muninn_proto::server::{Pool, PoolConfig, PoolStats, Shard, Shared, SharedConfig};
@@ -32,8 +38,8 @@ use muninn_types::{Bytes, Nanos, PAGE_SIZE, SessionId};
 use muninn_wire::{ShortText, StatusPage};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -72,6 +78,8 @@ pub struct ServerConfig {
     pub cpu: Option<usize>,
     /// Who runs functions for clients; None: nobody does.
     pub calls: Option<Arc<dyn CallFactory>>,
+    /// Somebody looks whether another process wants to take over, and lets it.
+    pub hands_over: bool,
 }
 
 impl Default for ServerConfig {
@@ -98,6 +106,7 @@ impl Default for ServerConfig {
             agents: Some(AgentLimits::default()),
             cpu: None,
             calls: None,
+            hands_over: false,
         }
     }
 }
@@ -132,6 +141,8 @@ pub enum ServerError {
     Memory(Bytes, std::io::Error),
     #[error("cannot start the server's threads: {0}")]
     Start(std::io::Error),
+    #[error("cannot take the place of the server that runs: {0}; it goes on")]
+    TakeOver(#[from] TakeOverError),
 }
 
 /// A running server. Dropping it stops it.
@@ -144,7 +155,13 @@ pub struct Server {
     wiper: Option<JoinHandle<()>>,
     addresses: Vec<Address>,
     metrics: Option<SocketAddr>,
+    metrics_listener: Option<Arc<Listener>>,
     agents: Option<Arc<AgentHost>>,
+    /// Held by the wiper while it works.
+    gate: Arc<Mutex<()>>,
+    heirs: Arc<Heirs>,
+    /// What the loops waited for at their start.
+    first_halt: Option<Arc<Halt>>,
 }
 
 fn is_local(address: &Address) -> bool {
@@ -164,83 +181,129 @@ fn default_segment(memory: Bytes) -> Bytes {
     Bytes(part.clamp(2 << 20, 64 << 20))
 }
 
+/// What can be said of a configuration before anything is done. How the memory is cut.
+fn check(config: &ServerConfig) -> Result<PoolConfig, ServerError> {
+    if config.listen.is_empty() {
+        return Err(ServerError::NowhereToListen);
+    }
+    if let Some(open) = config.listen.iter().find(|a| !is_local(a))
+        && config.key.is_none()
+        && !config.insecure
+    {
+        return Err(ServerError::KeyNeeded(open.clone()));
+    }
+    if let Some(at) = config.metrics
+        && !at.ip().is_loopback()
+        && config.metrics_token.is_none()
+        && !config.insecure
+    {
+        return Err(ServerError::TokenNeeded(at));
+    }
+    if config.memory < Bytes::PAGE {
+        return Err(ServerError::TooLittle(config.memory));
+    }
+    let segment = config
+        .segment
+        .unwrap_or_else(|| default_segment(config.memory));
+    if !segment.0.is_power_of_two() || !(Bytes::PAGE..=Bytes::gib(1)).contains(&segment) {
+        return Err(ServerError::BadSegment(segment));
+    }
+    if !(1..=64).contains(&config.threads) {
+        return Err(ServerError::BadThreads(config.threads));
+    }
+    if config.lease < Duration::from_millis(100) {
+        return Err(ServerError::BadLease(config.lease));
+    }
+    Ok(PoolConfig {
+        memory: Bytes::pages(config.memory.whole_pages()),
+        segment,
+        quotas: config.quotas.clone(),
+    })
+}
+
+fn backing(config: &ServerConfig) -> MemfdBacking {
+    MemfdBacking {
+        prealloc: config.prealloc,
+        huge: config.huge,
+    }
+}
+
+fn shared_config(config: &ServerConfig) -> SharedConfig {
+    SharedConfig {
+        name: ShortText::lossy(&config.name, 64),
+        key: config.key.clone(),
+        lease: Nanos::from(config.lease),
+        max_sessions: config.max_sessions,
+        max_sessions_of_source: (config.max_sessions_of_source)
+            .unwrap_or((config.max_sessions / 2).max(FEW_SESSIONS)),
+        uid: muninn_sys::proc::own_uid(),
+        boot: muninn_sys::rand::u64(),
+    }
+}
+
+fn shards(config: &ServerConfig, shared: &Arc<Shared<MemfdBacking>>) -> Vec<Shard<MemfdBacking>> {
+    let shard = |index| {
+        let entropy = Box::new(muninn_sys::rand::fill);
+        Shard::new(index as u8, Arc::clone(shared), entropy)
+    };
+    (0..config.threads).map(shard).collect()
+}
+
+/// What a server is made of before its threads run.
+struct Base {
+    shared: Arc<Shared<MemfdBacking>>,
+    shards: Vec<Shard<MemfdBacking>>,
+    listeners: Vec<Listener>,
+    metrics: Option<Listener>,
+    /// Loops are to stand still at first.
+    halt: Option<Arc<Halt>>,
+    gate: Arc<Mutex<()>>,
+}
+
 impl Server {
     /// Checks the configuration, reserves the memory, listens, and starts the threads.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
-        if config.listen.is_empty() {
-            return Err(ServerError::NowhereToListen);
-        }
-        if let Some(open) = config.listen.iter().find(|a| !is_local(a))
-            && config.key.is_none()
-            && !config.insecure
-        {
-            return Err(ServerError::KeyNeeded(open.clone()));
-        }
-        if let Some(at) = config.metrics
-            && !at.ip().is_loopback()
-            && config.metrics_token.is_none()
-            && !config.insecure
-        {
-            return Err(ServerError::TokenNeeded(at));
-        }
-        if config.memory < Bytes::PAGE {
-            return Err(ServerError::TooLittle(config.memory));
-        }
-        let segment = config
-            .segment
-            .unwrap_or_else(|| default_segment(config.memory));
-        if !segment.0.is_power_of_two() || !(Bytes::PAGE..=Bytes::gib(1)).contains(&segment) {
-            return Err(ServerError::BadSegment(segment));
-        }
-        if !(1..=64).contains(&config.threads) {
-            return Err(ServerError::BadThreads(config.threads));
-        }
-        if config.lease < Duration::from_millis(100) {
-            return Err(ServerError::BadLease(config.lease));
-        }
+        let pool_config = check(&config)?;
         let listeners: Vec<Listener> = config
             .listen
             .iter()
             .map(Listener::bind)
             .collect::<Result<_, _>>()?;
-        let addresses = listeners.iter().map(|l| l.address().clone()).collect();
         let metrics = match config.metrics {
             Some(address) => Some(Listener::bind(&Address::Tcp(address))?),
             None => None,
         };
+        let memory = pool_config.memory;
+        let pool = Pool::new(backing(&config), pool_config)
+            .map_err(|error| ServerError::Memory(memory, error))?;
+        let shared = Shared::new(pool, shared_config(&config), clock::now());
+        let shards = shards(&config, &shared);
+        let base = Base {
+            shared,
+            shards,
+            listeners,
+            metrics,
+            halt: None,
+            gate: Arc::default(),
+        };
+        Server::run(config, base)
+    }
+
+    /// Starts the threads.
+    fn run(config: ServerConfig, base: Base) -> Result<Server, ServerError> {
+        let Base {
+            shared,
+            listeners,
+            metrics,
+            ..
+        } = base;
+        let addresses = listeners.iter().map(|l| l.address().clone()).collect();
         let metrics_address = metrics
             .as_ref()
             .and_then(|listener| match listener.address() {
                 Address::Tcp(address) => Some(*address),
                 Address::Unix(_) => None,
             });
-
-        let memory = Bytes::pages(config.memory.whole_pages());
-        let backing = MemfdBacking {
-            prealloc: config.prealloc,
-            huge: config.huge,
-        };
-        let pool_config = PoolConfig {
-            memory,
-            segment,
-            quotas: config.quotas,
-        };
-        let pool =
-            Pool::new(backing, pool_config).map_err(|error| ServerError::Memory(memory, error))?;
-        let shared = Shared::new(
-            pool,
-            SharedConfig {
-                name: ShortText::lossy(&config.name, 64),
-                key: config.key.clone(),
-                lease: Nanos::from(config.lease),
-                max_sessions: config.max_sessions,
-                max_sessions_of_source: (config.max_sessions_of_source)
-                    .unwrap_or((config.max_sessions / 2).max(FEW_SESSIONS)),
-                uid: muninn_sys::proc::own_uid(),
-                boot: muninn_sys::rand::u64(),
-            },
-            clock::now(),
-        );
 
         shared
             .services
@@ -258,6 +321,10 @@ impl Server {
             wiper: None,
             addresses,
             metrics: metrics_address,
+            metrics_listener: metrics.map(Arc::new),
+            gate: base.gate,
+            first_halt: base.halt.clone(),
+            heirs: Arc::new(Heirs::new().map_err(start)?),
             agents: config
                 .agents
                 .map(|limits| Arc::new(AgentHost::new(Arc::clone(&shared.pool), limits))),
@@ -272,15 +339,18 @@ impl Server {
             keep_awake: config.keep_awake,
         };
         let mut listeners = Some(listeners);
-        for index in 0..config.threads {
-            let entropy = Box::new(muninn_sys::rand::fill);
-            let shard = Shard::new(index as u8, Arc::clone(&shared), entropy);
+        shared.hands_over.store(config.hands_over, Relaxed);
+        for (index, shard) in base.shards.into_iter().enumerate() {
+            if let Some(halt) = &base.halt {
+                mailboxes[index].halt(halt);
+            }
+            let heirs = Arc::clone(&server.heirs);
             let listeners = listeners.take().unwrap_or_default();
             let cpu = config.cpu.map(|first| first + index);
             let mailboxes = Arc::clone(&mailboxes);
             let factory = config.calls.clone();
-            let event_loop =
-                EventLoop::new(index, shard, listeners, mailboxes, options).map_err(start)?;
+            let event_loop = EventLoop::new(index, shard, listeners, mailboxes, heirs, options)
+                .map_err(start)?;
             let thread = spawn(&format!("muninn-loop-{index}"), move || {
                 if let Some(cpu) = cpu {
                     // A CPU that is not there leaves the loop unbound.
@@ -293,8 +363,10 @@ impl Server {
         }
         let wiper_stop = Arc::clone(&stop);
         let pool = Arc::clone(&shared.pool);
-        server.wiper = Some(spawn("muninn-wiper", move || wipe(&pool, &wiper_stop))?);
-        if let Some(listener) = metrics {
+        let gate = Arc::clone(&server.gate);
+        let work = move || wipe(&pool, &wiper_stop, &gate);
+        server.wiper = Some(spawn("muninn-wiper", work)?);
+        if let Some(listener) = server.metrics_listener.clone() {
             let token = config.metrics_token;
             let shared = Arc::clone(&shared);
             let work = move || metrics::serve(&listener, &shared, token.as_ref(), &stop);
@@ -365,6 +437,10 @@ impl Server {
         if let Some(wiper) = self.wiper.take() {
             let _ = wiper.join();
         }
+        if let Some(halt) = self.first_halt.take() {
+            // Loops that never began say nothing to anybody.
+            halt.decide(Verdict::NeverBegin);
+        }
         for mailbox in self.mailboxes.iter() {
             mailbox.stop();
         }
@@ -391,13 +467,28 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     thread.map_err(ServerError::Start)
 }
 
+/// Between two looks whether the wiper may go on.
+const GATE_PAUSE: Duration = Duration::from_millis(5);
+
 /// Wipes freed memory, off the event loops: a large hole takes milliseconds.
-fn wipe(pool: &Pool<MemfdBacking>, stop: &AtomicBool) {
+fn wipe(pool: &Pool<MemfdBacking>, stop: &AtomicBool, gate: &Mutex<()>) {
     let pause = Duration::from_millis(100);
     let mut said = false;
     while !stop.load(Relaxed) {
-        match pool.wait_wipe(pause).map(|work| pool.wipe(work)) {
-            Some(Err(error)) => {
+        let Some(work) = pool.wait_wipe(pause) else {
+            continue;
+        };
+        // Whoever holds the gate wants nothing changed, perhaps for good.
+        let _working = loop {
+            match gate.try_lock() {
+                _ if stop.load(Relaxed) => return,
+                Ok(working) => break working,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(GATE_PAUSE),
+            }
+        };
+        match pool.wipe(work) {
+            Err(error) => {
                 // It stays out of use until this succeeds; the server goes on with the rest. What
                 // is missing (descriptors, memory) may come back: said once, tried at leisure.
                 if !std::mem::replace(&mut said, true) {
@@ -405,8 +496,7 @@ fn wipe(pool: &Pool<MemfdBacking>, stop: &AtomicBool) {
                 }
                 std::thread::sleep(pause);
             }
-            Some(Ok(())) => said = false,
-            None => {}
+            Ok(()) => said = false,
         }
     }
 }

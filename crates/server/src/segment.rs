@@ -9,7 +9,7 @@ use muninn_proto::server::{Backing, SegmentMemory};
 use muninn_sys::memory::{HugeAdvice, Mapping, Memfd, MemoryError, Seals};
 use muninn_types::{Bytes, SegmentId};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where segments get their pages from.
@@ -72,6 +72,23 @@ impl MemfdBacking {
         if self.prealloc {
             file.reserve(0, bytes).map_err(to_io)?;
         }
+        self.map(file, bytes, seals != Seals::Revocable, self.prealloc)
+    }
+
+    /// A segment of the process before. Whoever has it mapped keeps it.
+    pub(crate) fn adopt(
+        &self,
+        fd: OwnedFd,
+        bytes: Bytes,
+        lasting: bool,
+    ) -> io::Result<MemfdSegment> {
+        let file = Memfd::from_fd(fd).map_err(to_io)?;
+        // Others wait meanwhile, and its memory is there already.
+        self.map(file, bytes, lasting, false)
+    }
+
+    /// With all of its memory in place `now`, or on first use.
+    fn map(&self, file: Memfd, bytes: Bytes, lasting: bool, now: bool) -> io::Result<MemfdSegment> {
         let advice = match self.huge {
             HugePages::Auto => HugeAdvice::Wanted,
             _ => HugeAdvice::Never,
@@ -82,7 +99,7 @@ impl MemfdBacking {
         } else {
             options.huge(advice)
         };
-        let options = if self.prealloc {
+        let options = if now {
             options.populate().locked()
         } else {
             options
@@ -93,12 +110,25 @@ impl MemfdBacking {
             map,
             bytes,
             prealloc: self.prealloc,
-            lasting: seals != Seals::Revocable,
+            lasting,
         })
     }
 }
 
 impl MemfdSegment {
+    /// Locks what was adopted, where all memory is to be real from the start. One that its client has cut
+    /// cannot be, and need not.
+    pub(crate) fn settle(&self) {
+        if self.prealloc {
+            let _ = self.map.lock();
+        }
+    }
+
+    /// The length of its file, which a client that maps it may have cut.
+    pub(crate) fn file_bytes(&self) -> io::Result<Bytes> {
+        self.file.len().map_err(to_io)
+    }
+
     /// The memory file, to be handed to the session that owns the segment.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

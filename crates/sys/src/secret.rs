@@ -28,6 +28,14 @@ pub fn lock(bytes: &[u8]) {
     }
 }
 
+/// Overwrites bytes that were a secret, whatever the compiler thinks of bytes nobody reads.
+pub fn wipe(bytes: &mut [u8]) {
+    for byte in bytes {
+        // SAFETY: a byte that is borrowed mutably may be written.
+        unsafe { std::ptr::write_volatile(byte, 0) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

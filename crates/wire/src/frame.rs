@@ -64,6 +64,8 @@ kinds! {
     Call = 20,
     /// A ticket that nobody will use.
     Revoke = 21,
+    /// The next process of a server asks for all that it has.
+    TakeOver = 22,
     /// From the server, unasked.
     Notice = 32,
     HelloReply = 0x81,
@@ -87,6 +89,7 @@ kinds! {
     FetchAddReply = 0x93,
     CallReply = 0x94,
     RevokeReply = 0x95,
+    TakeOverReply = 0x96,
 }
 
 impl Kind {
@@ -216,8 +219,19 @@ pub fn seal_frame(frame: &mut [u8], mut header: Header, payload_len: u32) {
 
 /// A 32-bit check: multiply-and-rotate over 8-byte words. Detects accidents; it is no signature.
 fn check(head: &[u8], body: &[u8]) -> u32 {
+    let sum = sum_of(&[head, body]);
+    (sum ^ (sum >> 32)) as u32
+}
+
+/// The same with all of its 64 bits, for what is longer than a frame.
+pub(crate) fn check_all(bytes: &[u8]) -> u64 {
+    sum_of(&[bytes])
+}
+
+#[inline]
+fn sum_of(parts: &[&[u8]]) -> u64 {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut sum = K ^ (body.len() as u64);
+    let mut sum = K ^ (parts.last().map_or(0, |last| last.len()) as u64);
     let mut eat = |bytes: &[u8]| {
         let mut words = bytes.chunks_exact(8);
         let mut step = |word: u64| sum = (sum ^ word).wrapping_mul(K).rotate_left(29);
@@ -229,9 +243,10 @@ fn check(head: &[u8], body: &[u8]) -> u32 {
         last[..rest.len()].copy_from_slice(rest);
         step(u64::from_le_bytes(last));
     };
-    eat(head);
-    eat(body);
-    (sum ^ (sum >> 32)) as u32
+    for part in parts {
+        eat(part);
+    }
+    sum
 }
 
 #[cfg(test)]

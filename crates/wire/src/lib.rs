@@ -1,4 +1,4 @@
-//! The messages of the Muninn protocol, version 2, byte by byte as `docs/PROTOCOL.md` has them.
+//! The messages of the Muninn protocol, version 3, byte by byte as `docs/PROTOCOL.md` has them.
 //!
 //! A frame is a fixed 32-byte header, a small body and, for data, a payload. Everything is
 //! little-endian. Decoding never panics and never allocates from a length it has not checked: a
@@ -8,6 +8,7 @@
 
 mod codec;
 mod error;
+mod estate;
 mod frame;
 mod message;
 mod seg;
@@ -16,6 +17,10 @@ mod status;
 
 pub use codec::{DecodeError, ShortText};
 pub use error::{ErrorCode, Refusal};
+pub use estate::{
+    ESTATE_VERSION, Estate, EstateError, LeftAnswer, LeftExtent, LeftLane, LeftSegment,
+    LeftSession, LeftSource, LeftTicket, LeftUse, Secret,
+};
 pub use frame::{Header, Kind, seal_frame};
 pub use message::{
     Adopted, Challenge, DrainReport, GrantInfo, GrantList, Hello, Intent, Lock, Notice, Request,

@@ -395,6 +395,8 @@ pub enum Request<'a> {
     Drain {
         deadline_ms: u64,
     },
+    /// All that the server has, to go on in its place. What follows the reply is no longer frames.
+    TakeOver,
     /// For the agent of a managed heap: its own language.
     Agent(&'a [u8]),
     Read(Segs<'a>),
@@ -440,6 +442,7 @@ impl<'a> Request<'a> {
             },
             Kind::Heartbeat => Request::Heartbeat,
             Kind::Goodbye => Request::Goodbye,
+            Kind::TakeOver => Request::TakeOver,
             Kind::Grant => Request::Grant { bytes: r.u64()? },
             Kind::Release => Request::Release(GrantList::decode(r.rest())?),
             Kind::Share => Request::Share(GrantList::decode(r.rest())?),
@@ -496,6 +499,7 @@ impl<'a> Request<'a> {
             Request::Prove { .. } => Kind::Prove,
             Request::Heartbeat => Kind::Heartbeat,
             Request::Goodbye => Kind::Goodbye,
+            Request::TakeOver => Kind::TakeOver,
             Request::Grant { .. } => Kind::Grant,
             Request::Release(_) => Kind::Release,
             Request::Share(_) => Kind::Share,
@@ -527,7 +531,7 @@ impl<'a> Request<'a> {
             Request::Prove { proof, noise } => {
                 w.bytes(proof).bytes(noise);
             }
-            Request::Heartbeat | Request::Goodbye => {}
+            Request::Heartbeat | Request::Goodbye | Request::TakeOver => {}
             Request::Grant { bytes } => {
                 w.u64(*bytes);
             }

@@ -77,6 +77,7 @@ proptest! {
             Request::Revoke { ticket },
             Request::Status { after: SessionId(a) },
             Request::Drain { deadline_ms: b },
+            Request::TakeOver,
             Request::Agent(&proof),
             Request::CompareSwap { grant, offset, expect: b, new: c },
             Request::FetchAdd { grant, offset, add: b },

@@ -10,3 +10,4 @@ mod machine;
 mod nic;
 mod serve;
 mod status;
+mod take_over;

@@ -23,3 +23,4 @@ mod pools;
 mod programs;
 mod rejoin;
 mod sealed;
+mod take_over;

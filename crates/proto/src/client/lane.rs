@@ -400,6 +400,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             | (Verb::Control(Control::Note { .. }), Kind::NoteReply) => Answer::Done,
             (Verb::Write(_), Kind::WriteReply)
             | (Verb::Control(Control::Goodbye), Kind::GoodbyeReply)
+            | (Verb::Control(Control::TakeOver), Kind::TakeOverReply)
             | (Verb::Control(Control::Release(_)), Kind::ReleaseReply)
             | (Verb::Control(Control::Revoke { .. }), Kind::RevokeReply) => Answer::Done,
             (Verb::CompareSwap { .. }, Kind::CompareSwapReply)

@@ -14,6 +14,8 @@ use muninn_wire::{
 pub enum Control {
     Heartbeat,
     Goodbye,
+    /// Of the next process of a server, without a session.
+    TakeOver,
     Grant {
         bytes: u64,
     },
@@ -229,6 +231,7 @@ impl Verb {
             Verb::Control(control) => match control {
                 Control::Heartbeat => Request::Heartbeat,
                 Control::Goodbye => Request::Goodbye,
+                Control::TakeOver => Request::TakeOver,
                 Control::Grant { bytes } => Request::Grant { bytes: *bytes },
                 Control::Release(ids) | Control::Share(ids) => {
                     encode_ids(ids, scratch);

@@ -45,6 +45,22 @@ impl Buddy {
     pub const fn is_empty(&self) -> bool {
         self.free_frames == self.frames
     }
+    /// First frames and orders of the free chunks.
+    pub fn free_chunks(&self) -> impl Iterator<Item = (u32, Order)> + '_ {
+        let of_order = |(order, chunks)| {
+            let chunks: &BTreeSet<u32> = chunks;
+            chunks.iter().map(move |at| (*at, order))
+        };
+        (0..).zip(&self.free).flat_map(of_order)
+    }
+    /// None of `frames` free: what is gets there with [`Buddy::free`].
+    pub fn full(frames: u32) -> Buddy {
+        Buddy {
+            frames,
+            free: Default::default(),
+            free_frames: 0,
+        }
+    }
     /// Order of the largest free chunk.
     pub fn largest(&self) -> Option<Order> {
         (0..=MAX_ORDER)

@@ -322,6 +322,15 @@ impl<B: Backing> Shard<B> {
                 out.reply(header, |b| report.encode(b));
                 Step::Reply
             }
+            Request::TakeOver => {
+                let own = self.shared.config.uid;
+                let local = matches!(peer, Peer::Unix { uid } if uid == own || uid == 0);
+                if !local || !self.shared.hands_over.load(Relaxed) {
+                    return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
+                }
+                out.reply(header, |_| {});
+                Step::ReplyThenGive
+            }
             _ => self.refuse(header, &Refusal::new(ErrorCode::NotOpen), out),
         }
     }

@@ -92,6 +92,10 @@ impl Entry {
         &self.ledger
     }
 
+    pub(super) fn source(&self) -> Peer {
+        self.source
+    }
+
     /// It takes so much now. False: more than may be.
     pub fn set(&mut self, bytes: u64) -> bool {
         let bytes = bytes.next_multiple_of(STEP);

@@ -18,6 +18,7 @@ mod registry;
 mod service;
 mod session;
 mod shard;
+mod succession;
 mod upkeep;
 
 pub use agents::{AgentTotals, Agents, Client, Grants};
@@ -31,3 +32,4 @@ pub use service::{
     LOCK_FREE, LOCK_ORPHANED, Service, Services, Surroundings, holder_of, server_holder,
 };
 pub use shard::{CallerOf, Out, Peer, Shard, Shared, SharedConfig, Span, Step};
+pub use succession::{Inherited, Will};

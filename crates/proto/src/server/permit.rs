@@ -8,7 +8,8 @@
 //! | server | yes | yes | no |
 //! | operator | no | yes | yes |
 //!
-//! Over a Unix socket root and the server's own user may drain as well: they could end the server.
+//! Over a Unix socket root and the server's own user may drain as well: they could end the server. They
+//! alone may take it over, whoever they have proved to be.
 
 use crate::secure::Role;
 use muninn_wire::Lock;

@@ -14,6 +14,8 @@
 //! and for the whole of a segment that one of its sessions owns, from the moment that it is taken
 //! until new memory has taken its place.
 
+mod heritage;
+
 use super::buddy::{Buddy, MAX_ORDER, Order};
 use super::ledger::Entry;
 use super::memory::{Backing, SegmentMemory};
@@ -164,7 +166,6 @@ pub(super) struct Ticket<B: Backing> {
     /// None while the owner lives.
     pub ends: Option<Nanos>,
     /// What it takes, for as long as it is there.
-    #[expect(dead_code, reason = "it is given back when the ticket goes")]
     pub entry: Entry,
 }
 
@@ -215,6 +216,27 @@ fn order_bytes(order: Order) -> u64 {
 }
 
 impl<B: Backing> State<B> {
+    fn empty() -> State<B> {
+        State {
+            segments: Vec::new(),
+            free_segments: BTreeSet::new(),
+            shared_by_order: Default::default(),
+            owned: HashMap::new(),
+            held: HashMap::new(),
+            certified: HashMap::new(),
+            granted: 0,
+            wiping: 0,
+            extents: 0,
+            wipes: VecDeque::new(),
+            tickets: BTreeMap::new(),
+            tickets_by_owner: HashMap::new(),
+            drain: None,
+            drain_changes: 0,
+            stopping: false,
+            short: false,
+        }
+    }
+
     /// Files a shared segment under its largest free chunk, after its buddy changed.
     fn refile(&mut self, index: u32, before: Option<Order>) {
         let segment = &self.segments[index as usize];
@@ -387,20 +409,7 @@ impl<B: Backing> Pool<B> {
         let state = State {
             free_segments: (0..segments.len() as u32).collect(),
             segments,
-            shared_by_order: Default::default(),
-            owned: HashMap::new(),
-            held: HashMap::new(),
-            certified: HashMap::new(),
-            granted: 0,
-            wiping: 0,
-            extents: 0,
-            wipes: VecDeque::new(),
-            tickets: BTreeMap::new(),
-            tickets_by_owner: HashMap::new(),
-            drain: None,
-            drain_changes: 0,
-            stopping: false,
-            short: false,
+            ..State::empty()
         };
         let wipe_waits = Condvar::new();
         Ok(Arc::new(Pool {

@@ -312,6 +312,12 @@ impl<B: Backing> Services<B> {
         }
     }
 
+    /// How many there are, with those that processes of sessions that are over may still touch.
+    pub fn count(&self) -> usize {
+        let table = lock(&self.table);
+        table.by_name.len() + table.ghosts.len()
+    }
+
     pub(super) fn status(&self) -> Vec<ServiceStatus> {
         let services: Vec<_> = lock(&self.table).by_name.values().cloned().collect();
         services.iter().map(|service| service.status()).collect()

@@ -26,7 +26,7 @@ use muninn_wire::{
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 #[derive(Clone, Debug)]
@@ -52,8 +52,10 @@ pub struct Shared<B: Backing> {
     pub started: Nanos,
     pub services: Services<B>,
     pub ledger: Arc<Ledger>,
-    next_session: AtomicU64,
+    pub(super) next_session: AtomicU64,
     pub(super) next_grant: AtomicU64,
+    /// Somebody hands this server over to the next process when asked.
+    pub hands_over: AtomicBool,
     /// Agents of managed heaps, where the server runs any.
     pub agents: OnceLock<Arc<dyn Agents<B>>>,
     /// What clients have to show; may be exchanged while the server runs.
@@ -77,8 +79,15 @@ impl<B: Backing> Shared<B> {
             ledger,
             next_session: AtomicU64::new(1),
             next_grant: AtomicU64::new(1),
+            hands_over: AtomicBool::new(false),
             agents: OnceLock::new(),
         })
+    }
+
+    /// Counts sessions and grants on from where the process before came to.
+    pub(super) fn count_on(&self, session: u64, grant: u64) {
+        self.next_session.store(session, Relaxed);
+        self.next_grant.store(grant, Relaxed);
     }
 
     /// What clients have to show.
@@ -278,6 +287,8 @@ pub enum Step {
     Call,
     /// A call that is under way already came again: its answer is to be waited for.
     Nothing,
+    /// Send as for `Reply`, then give the connection to whoever hands the server over.
+    ReplyThenGive,
     /// The session lives in another shard: give the connection, and this frame, to that one.
     HandOff(u8),
 }
@@ -688,7 +699,7 @@ impl<B: Backing> Shard<B> {
                 }
                 None => Err(Refusal::new(ErrorCode::NoAgent)),
             },
-            Request::Drain { .. } => Err(Refusal::new(ErrorCode::NotPermitted)),
+            Request::Drain { .. } | Request::TakeOver => Err(Refusal::new(ErrorCode::NotPermitted)),
             Request::Hello(_) | Request::Prove { .. } => {
                 return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
             }

@@ -171,7 +171,7 @@ impl Host {
         }
         match step {
             Step::Reply => send(&mut self.out, known),
-            Step::ReplyThenClose => {
+            Step::ReplyThenClose | Step::ReplyThenGive => {
                 send(&mut self.out, known);
                 known.closed = true;
             }

@@ -278,6 +278,7 @@ impl Server {
                 known.inbound.discard(len);
                 known.after_discard = Some(self.out.frame.clone());
             }
+            Step::ReplyThenGive => env.fail("a take-over that no client asked for"),
             Step::Call | Step::Nothing => env.fail("a call that no client made"),
             Step::HandOff(_) => env.fail("a shard handed a connection on that was meant for it"),
         }

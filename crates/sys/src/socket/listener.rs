@@ -91,6 +91,39 @@ impl Listener {
         })
     }
 
+    /// A socket that another process listens at, too.
+    pub fn adopt(fd: OwnedFd, address: &Address) -> Result<Listener, ListenError> {
+        let listens = rustix::net::sockopt::socket_acceptconn(&fd);
+        match listens.map_err(|errno| explain(address, errno))? {
+            true => Ok(Listener {
+                fd,
+                address: address.clone(),
+                made: None,
+            }),
+            false => Err(explain(address, Errno::NOTSOCK)),
+        }
+    }
+
+    /// Whoever listened at it before has gone: its file is ours to remove, and it is our process that
+    /// the kernel names to those who connect.
+    pub fn make_own(&mut self) {
+        // It was listened at already, so this changes nothing but who does.
+        let _ = rustix::net::listen(&self.fd, BACKLOG);
+        if let Address::Unix(path) = &self.address {
+            self.made = identity(path);
+        }
+    }
+
+    /// Leaves the socket file where it is: another process listens at it.
+    pub fn leave_file(&mut self) {
+        self.made = None;
+    }
+
+    /// A second descriptor of the same socket.
+    pub fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+    }
+
     /// Where it listens: with the port the kernel chose, if it was asked to.
     pub fn address(&self) -> &Address {
         &self.address

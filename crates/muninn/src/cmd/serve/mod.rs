@@ -2,6 +2,7 @@
 
 mod donor;
 mod settings;
+mod take_over;
 
 pub use settings::Args;
 
@@ -44,10 +45,16 @@ enum Event<'a> {
         key: bool,
         threads: usize,
         open_files_max: Option<u64>,
+        /// Memory that clients hold here since before this process.
+        took_over_bytes: Option<u64>,
     },
     Draining {
         held_bytes: u64,
         within_ms: u64,
+    },
+    HandedOver {
+        /// Memory that clients go on holding at the next process.
+        held_bytes: u64,
     },
     Stopped {
         /// Memory that clients still held and have lost.
@@ -82,7 +89,16 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         limits::limit(limits::Limited::OpenFiles)
     });
     let described = settings.server.clone();
-    let server = Server::start(settings.server.clone()).map_err(refused)?;
+    let old = match &settings.take_over {
+        Some(socket) => take_over::ask(socket, &settings.server.key)?,
+        None => None,
+    };
+    let took_over = old.is_some();
+    let mut server = match old {
+        Some(old) => Server::take_over(settings.server.clone(), old),
+        None => Server::start(settings.server.clone()),
+    }
+    .map_err(refused)?;
     // Before anybody is told where it listens.
     let mut host = Host::new(settings.reserve);
     host.look_after(&server);
@@ -98,9 +114,16 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         key: !described.key.is_none(),
         threads: described.threads,
         open_files_max: files.soft,
+        took_over_bytes: took_over.then(|| server.pool().granted.0),
     };
-    voice.say(&listening, || describe(&server, &settings));
-    wait(&server, &termination, &mut keys, &mut host)?;
+    voice.say(&listening, || describe(&server, &settings, took_over));
+    if let Wish::HandedOver(held) = wait(&mut server, &termination, &mut keys, &mut host)? {
+        drop(server);
+        voice.say(&Event::HandedOver { held_bytes: held.0 }, || {
+            format!("another process goes on in this one's place, with {held} that clients hold")
+        });
+        return Ok(());
+    }
     if !settings.stop_grace.is_zero() {
         drain(&server, &termination, settings.stop_grace, &voice)?;
     }
@@ -121,15 +144,16 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
 }
 
 fn refused(error: ServerError) -> Failure {
-    let exit = match error {
+    let exit = match &error {
         ServerError::Listen(_) | ServerError::Start(_) => Exit::Failed,
+        ServerError::TakeOver(why) if !why.is_usage() => Exit::Failed,
         ServerError::Memory(..) => Exit::Unsupported,
         _ => Exit::Usage,
     };
     Failure::new(exit, error)
 }
 
-fn describe(server: &Server, settings: &Settings) -> String {
+fn describe(server: &Server, settings: &Settings, took_over: bool) -> String {
     let config = &settings.server;
     let mut lines = vec![format!(
         "serving {} as '{}', lease {}, {}",
@@ -154,23 +178,44 @@ fn describe(server: &Server, settings: &Settings) -> String {
     if let Some(at) = server.metrics_address() {
         lines.push(format!("metrics at http://{at}/metrics"));
     }
+    if took_over {
+        let held = server.pool().granted;
+        lines.push(format!(
+            "took over from another process, with {held} that clients hold"
+        ));
+    }
     lines.push("stop with ctrl-c".to_string());
     lines.join("\n")
 }
 
-/// Waits until somebody wants the server to end. That one of its threads has ended is an error.
+/// Why a server no longer runs.
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Stop,
+    /// With what clients hold.
+    HandedOver(Bytes),
+}
+
+/// Waits until somebody wants the server to end, or another process has it. That one of its threads has ended is an error.
 fn wait(
-    server: &Server,
+    server: &mut Server,
     termination: &Termination,
     keys: &mut Option<Keys>,
     host: &mut Host,
-) -> Outcome {
+) -> Result<Wish, Failure> {
     loop {
         let reload = keys.as_ref().map(|keys| keys.reload.as_fd());
-        let fds: Vec<_> = reload.into_iter().chain([termination.as_fd()]).collect();
+        let always = [termination.as_fd(), server.heirs()];
+        let fds: Vec<_> = reload.into_iter().chain(always).collect();
         wait_any(&fds, LOOK);
         if termination.take().is_some() {
-            return Ok(());
+            return Ok(Wish::Stop);
+        }
+        if let Some(heir) = server.next_heir() {
+            match server.hand_over(heir) {
+                Ok(held) => return Ok(Wish::HandedOver(held)),
+                Err(error) => eprintln!("muninn: not handed over, this server goes on: {error}"),
+            }
         }
         check_health(server)?;
         host.look_after(server);

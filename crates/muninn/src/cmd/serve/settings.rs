@@ -33,6 +33,7 @@ Examples:
   muninn serve --memory 64GiB
   muninn serve --memory 64GiB --listen 10.0.0.5:7000 --key-file /etc/muninn.key
   muninn serve --memory 256MiB --socket ./m.sock --listen 127.0.0.1:0 --json
+  muninn serve --memory 64GiB --take-over      (a new release, and no client loses anything)
 
 With --json, one JSON object a line: first where it listens, at the end that it stopped.
 Every option can also be given as MUNINN_NAME in the environment, or as name = … under [serve] in
@@ -134,6 +135,11 @@ pub struct Args {
     #[arg(long, env = "MUNINN_STOP_GRACE", value_name = "DURATION", value_parser = parse_duration)]
     pub stop_grace: Option<Duration>,
 
+    /// Go on in the place of the server that runs at the same --socket, with its memory, its sessions and
+    /// its addresses; it then ends. With nobody there, start as usual
+    #[arg(long, env = "MUNINN_TAKE_OVER", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub take_over: Option<bool>,
+
     /// Memory that is left to this machine: with less available nothing more is granted [default: a part
     /// in 32 of all, 512MiB at most; none with --prealloc]
     #[arg(long, env = "MUNINN_RESERVE", value_name = "SIZE")]
@@ -152,6 +158,8 @@ pub struct Args {
 pub struct Settings {
     pub server: ServerConfig,
     pub stop_grace: Duration,
+    /// Where the server listens whose place this one is to take.
+    pub take_over: Option<Address>,
     /// What is left to the machine; `None` where all memory was taken at the start.
     pub reserve: Option<Bytes>,
     /// Nothing said where to listen.
@@ -273,7 +281,12 @@ impl Args {
                 Some(true) => None,
                 _ => defaults.agents,
             },
+            hands_over: true,
             ..defaults
+        };
+        let take_over = match self.take_over.or(file.take_over) {
+            Some(true) => Some(own_socket(&server.listen)?),
+            _ => None,
         };
         let stop_grace = self.stop_grace.or(span(file.stop_grace));
         let usual = || {
@@ -284,6 +297,7 @@ impl Args {
         Ok(Settings {
             server,
             stop_grace: stop_grace.unwrap_or(Duration::ZERO),
+            take_over,
             reserve,
             default_socket,
             key_file: key_file.map(std::path::Path::to_path_buf),
@@ -351,6 +365,17 @@ fn at_most(what: &str, time: Duration, most: Duration) -> Result<(), Failure> {
 }
 
 /// More than the machine has would be promised and, page by page, not kept.
+/// The Unix socket at which another process can ask for all that a server has.
+fn own_socket(listen: &[Address]) -> Result<Address, Failure> {
+    let unix = listen.iter().find(|address| address.is_unix());
+    unix.cloned().ok_or_else(|| {
+        Failure::usage(
+            "a server is taken over through its Unix socket: name that with --socket, as it was \
+             when the other one was started",
+        )
+    })
+}
+
 fn check_fits(memory: Bytes, source: &impl ProcSource) -> Result<(), Failure> {
     match proc::meminfo(source) {
         Ok(machine) if machine.total > Bytes::ZERO && memory > machine.total => Err(Failure::new(
