@@ -68,7 +68,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// A part of the allowance is for pages on their way out, between these.
 const STAGED_SHARE: u64 = 16;
 /// A part of those is given back at once when room is needed, between these: each call interrupts the CPUs
-/// that run the program, so few at a time cost a third more for each page of a sequence.
+/// that run the program, so 32 at a time cost a fifth more for each page of a sequence.
 const GIVE_BACK_SHARE: u64 = 4;
 const GIVE_BACK_MIN: u64 = 32;
 const GIVE_BACK_MAX: u64 = 128;

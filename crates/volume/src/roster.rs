@@ -518,10 +518,14 @@ impl Roster {
     /// A server did not answer in time.
     pub(crate) fn suspect(&self, server: ServerId) {
         let known = self.of(server);
+        if known.suspected.load(Relaxed) {
+            return;
+        }
+        // First: others look at both, and must not take an old silence for this one.
+        known.silent_since.store(self.now().0, Relaxed);
         if known.suspected.swap(true, Relaxed) {
             return;
         }
-        known.silent_since.store(self.now().0, Relaxed);
         let mut link = lock(&known.link);
         if link.membership.handle_silence(self.now()) {
             let at = &known.address;

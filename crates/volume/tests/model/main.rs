@@ -296,6 +296,13 @@ impl World {
         self.read(&keys);
     }
 
+    fn read_all(&mut self) {
+        let all: Vec<_> = self.shadow.keys().copied().collect();
+        for keys in all.chunks(200) {
+            self.read(keys);
+        }
+    }
+
     /// Waits until all that has happened to servers was noticed and mended.
     fn settle(&mut self) {
         let noticed = self.stage.now() + NOTICED.into();
@@ -589,10 +596,7 @@ fn a_short_silence_costs_no_copy() {
         for _ in 0..dice.below(4) {
             world.write(&mut dice);
         }
-        let all: Vec<_> = world.shadow.keys().copied().collect();
-        for keys in all.chunks(200) {
-            world.read(keys);
-        }
+        world.read_all();
     });
 }
 
@@ -628,10 +632,7 @@ fn a_server_gets_what_it_missed() {
         for at in 1..=layout.spare() {
             world.puppets[(silent + at) % layout.members()].kill();
         }
-        let all: Vec<_> = world.shadow.keys().copied().collect();
-        for keys in all.chunks(200) {
-            world.read(keys);
-        }
+        world.read_all();
     });
 }
 
@@ -653,10 +654,7 @@ fn a_long_silence_costs_the_place() {
         world.settle();
         world.puppets[silent].go_on();
         world.settle();
-        let all: Vec<_> = world.shadow.keys().copied().collect();
-        for keys in all.chunks(200) {
-            world.read(keys);
-        }
+        world.read_all();
         let total = 3 * layout.members();
         world.until("what was replaced is given back", |world| {
             held(world).iter().sum::<usize>() == total
