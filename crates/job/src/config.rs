@@ -40,6 +40,8 @@ pub struct Config {
     pub seal: bool,
     /// The program was started with huge pages allowed.
     pub huge_pages: bool,
+    /// Runtimes that manage memory themselves are told of the limit; else only what they would be told is noted.
+    pub tune: bool,
     /// The launcher's door, its namespace of process numbers, and its user: a runtime that finds
     /// itself elsewhere asks there.
     pub door: String,
@@ -97,6 +99,7 @@ impl Config {
             "no-move" => self.no_move = read("no-move", value)?,
             "seal" => self.seal = read("seal", value)?,
             "huge-pages" => self.huge_pages = read("huge-pages", value)?,
+            "tune" => self.tune = read("tune", value)?,
             "door" => self.door = value.to_string(),
             "namespace" => self.namespace = read("namespace", value)?,
             "user" => self.user = read("user", value)?,
@@ -125,6 +128,7 @@ impl fmt::Display for Config {
         writeln!(f, "no-move={}", self.no_move)?;
         writeln!(f, "seal={}", self.seal)?;
         writeln!(f, "huge-pages={}", self.huge_pages)?;
+        writeln!(f, "tune={}", self.tune)?;
         writeln!(f, "door={}", escape(&self.door))?;
         writeln!(f, "namespace={}", self.namespace)?;
         writeln!(f, "user={}", self.user)
@@ -179,7 +183,7 @@ mod tests {
     fn a_text_is_read_and_nonsense_is_named() {
         let text = "name=sort\npool=unix:/run/m.sock\npool=10.0.0.5:7000\nlock=shared\nholder-path=/run/h\n\
                     layout=mirror\nprefetch=none\nevict=sieve\nthreshold=fixed\nmax-far=1GiB\nno-move=true\n\
-                    seal=true\nhuge-pages=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
+                    seal=true\nhuge-pages=true\ntune=true\ndoor=muninn-job-7\nnamespace=4026531836\nuser=1000\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.to_string(), text);
         assert_eq!(config.lock, Lock::Shared);
@@ -227,6 +231,7 @@ mod tests {
             no_move: bool,
             seal: bool,
             huge_pages: bool,
+            tune: bool,
             layout in prop::sample::select(vec!["single", "mirror", "mirror:3", "parity:2+1", "parity:8+2"]),
         ) {
             let layout: Layout = layout.parse().unwrap();
@@ -235,7 +240,7 @@ mod tests {
                 door: name.clone(),
                 lock: Lock::ALL[lock],
                 holder_path: holder.into(),
-                name, pool, layout, threshold, no_move, seal, huge_pages,
+                name, pool, layout, threshold, no_move, seal, huge_pages, tune,
                 namespace: u64::MAX,
                 user: 65_534,
                 prefetch: PrefetchPolicy::ALL[which],

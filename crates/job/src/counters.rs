@@ -91,7 +91,6 @@ counters! {
     /// Pages that were there when the fault was looked at.
     faults_woken: Total,
     prefetched: Total,
-    prefetch_hits: Total,
     prefetch_wasted: Total,
     /// Pages that left, of whatever kind.
     evicted: Total,
@@ -104,10 +103,12 @@ counters! {
     bytes_out: Total,
     /// Evictions that somebody had to wait for, at the limit.
     direct_reclaims: Total,
-    /// Time in which threads waited because there was no free local page.
-    blocked_ns: Total,
-    /// Time spent on answering faults.
+    /// Time spent on answering faults, all of it, and that of first touches, of pages that were on their
+    /// way out (or fetched ahead), and of pages that were far.
     fault_ns: Total,
+    fault_zero_ns: Total,
+    fault_staged_ns: Total,
+    fault_far_ns: Total,
     adopted_bytes: Total,
     adoptions: Total,
     unmaps: Total,
@@ -126,8 +127,10 @@ counters! {
     target_bytes: Now,
     slots_used: Now,
     grants: Now,
-    /// Extents that have fewer copies than they should, or lie where they should not.
+    /// Extents that have fewer copies than they should.
     extents_degraded: Now,
+    /// Extents with a copy that goes elsewhere.
+    extents_leaving: Now,
     /// Copies that were made anew.
     extents_repaired: Total,
     session_resumes: Total,
@@ -196,6 +199,32 @@ impl Counters {
         for ((now, peak), bytes) in now.into_iter().zip(peaks).zip(kinds.0) {
             now.store(bytes, Ordering::Relaxed);
             peak.fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// How many faults of each kind were answered: first touches, on their way out, far.
+    pub fn answered(&self) -> [u64; 3] {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            of(&self.faults_zero),
+            of(&self.faults_staged) + of(&self.faults_buffered),
+            of(&self.faults_remote),
+        ]
+    }
+
+    /// Adds the time that a fault took to those of its kind: the kind that was counted since `before`.
+    pub fn note_time(&self, before: [u64; 3], took_ns: u64) {
+        let times = [
+            &self.fault_zero_ns,
+            &self.fault_staged_ns,
+            &self.fault_far_ns,
+        ];
+        let now = self.answered();
+        for ((before, now), time) in before.into_iter().zip(now).zip(times) {
+            if now != before {
+                time.fetch_add(took_ns, Ordering::Relaxed);
+                return;
+            }
         }
     }
 
@@ -322,6 +351,26 @@ mod tests {
             snapshot,
             "read back"
         );
+    }
+
+    #[test]
+    fn time_goes_to_the_kind_that_was_answered() {
+        let counters = Counters::default();
+        let kinds = [
+            &counters.faults_zero,
+            &counters.faults_buffered,
+            &counters.faults_remote,
+        ];
+        for (kind, took) in kinds.into_iter().zip([5, 70, 900]) {
+            let before = counters.answered();
+            kind.fetch_add(1, Ordering::Relaxed);
+            counters.note_time(before, took);
+            // One that found its page there is of no kind.
+            counters.note_time(counters.answered(), 1);
+        }
+        let seen = counters.snapshot();
+        let times = [seen.fault_zero_ns, seen.fault_staged_ns, seen.fault_far_ns];
+        assert_eq!(times, [5, 70, 900]);
     }
 
     #[test]

@@ -49,7 +49,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long somebody may stand at the door without a word: others wait behind.
 const PATIENCE_WITH_VISITORS: Duration = Duration::from_secs(1);
 
-/// A name that nobody finds who was not told.
+/// Those who knock that are looked at before others are attended to: anybody on the machine may knock.
+const VISITORS_A_TURN: usize = 16;
+
+/// A name that nobody has. It is no secret: the kernel shows it to all users of the machine.
 pub fn new_name() -> String {
     let word = || u64::from_le_bytes(rand::bytes());
     format!("muninn-job-{:016x}{:016x}", word(), word())
@@ -197,7 +200,7 @@ impl Porter {
                 false
             });
             orphans.retain(|orphan| orphan.attend(job.as_ref()));
-            while let Some(link) = self.door.accept() {
+            for link in std::iter::from_fn(|| self.door.accept()).take(VISITORS_A_TURN) {
                 kept.extend(self.answer(link));
             }
         }

@@ -19,6 +19,11 @@ pub struct Job {
     path: PathBuf,
 }
 
+/// See [`crate::layout::Layout::advice`]: nobody has begun, somebody has, it is there.
+const UNSAID: u64 = 0;
+const BEGUN: u64 = 1;
+pub(crate) const COMPLETE: u64 = 2;
+
 /// The most memory that a job had at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
@@ -249,6 +254,28 @@ impl Job {
             }
         }
         notes
+    }
+
+    /// Leaves what a runtime of the job was told of the limit, or would have been. The first one counts.
+    pub fn leave_advice(&self, text: &str) {
+        let area = &self.page.advice;
+        let first =
+            area.number
+                .compare_exchange(UNSAID, BEGUN, Ordering::AcqRel, Ordering::Relaxed);
+        if first.is_ok() {
+            area.text.write(text);
+            area.number.store(COMPLETE, Ordering::Release);
+        }
+    }
+
+    /// What was left so.
+    pub fn advice(&self) -> Option<String> {
+        let area = &self.page.advice;
+        if area.number.load(Ordering::Acquire) != COMPLETE {
+            return None;
+        }
+        let text = area.text.read()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// A place for a process that is alive; when it has one already, the same again, with the counters

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// "MUNINNJB", as it lies in memory.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub(crate) const VERSION: u64 = 6;
+pub(crate) const VERSION: u64 = 8;
 /// Longest configuration.
 pub(crate) const CONFIG_MAX: usize = 16 << 10;
 /// Longest list of servers.
@@ -47,6 +47,9 @@ pub(crate) struct Layout {
     /// Notes that were ever left.
     pub notes_left: AtomicU64,
     pub notes: [NoteArea; NOTES_MAX],
+    /// What the first runtime was told of the limit, or would have been: it is complete when the number is
+    /// [`crate::job::COMPLETE`].
+    pub advice: NoteArea,
     pub config: Text<{ CONFIG_MAX / 8 }>,
     pub pool: PoolArea,
     /// What processes that have ended left behind.

@@ -2,7 +2,7 @@
 //!
 //! The launcher watches for changes and writes the list here; the runtimes in its programs read it, and need
 //! neither the file that it comes from nor anybody who resolves names. One server on a line:
-//! `+` or `-` (whether it is to be used), the rack, a tab, the address.
+//! `+`, `=` (it is to be used, but not filled when it joins) or `-` (it is not), the rack, a tab, the address.
 //! Invariant: a list begins with the servers of the one before it, in the same order. So the number of a
 //! server is the same in all processes of a job, also in a child that takes over what its parent had.
 
@@ -21,12 +21,18 @@ pub struct PoolServer {
     pub rack: Option<String>,
     /// It is not to be used any more, and what it holds is to be moved away.
     pub left: bool,
+    /// When it joins, others give it some of what they hold.
+    pub fill: bool,
 }
 
 fn print(list: &[PoolServer]) -> String {
     let mut text = String::new();
     for server in list {
-        let mark = if server.left { '-' } else { '+' };
+        let mark = match (server.left, server.fill) {
+            (true, _) => '-',
+            (false, true) => '+',
+            (false, false) => '=',
+        };
         let rack = server
             .rack
             .as_deref()
@@ -45,6 +51,7 @@ fn parse(text: &str) -> Option<Vec<PoolServer>> {
             address: unescape(address).parse().ok()?,
             rack: Some(unescape(rack)).filter(|rack| !rack.is_empty()),
             left: line.starts_with('-'),
+            fill: !line.starts_with('='),
         })
     };
     text.lines().map(server).collect()
@@ -107,6 +114,7 @@ mod tests {
                 address: Address::Unix(path.into()),
                 rack,
                 left,
+                fill: true,
             };
             let list: Vec<PoolServer> = servers.into_iter().map(server).collect();
             prop_assert_eq!(parse(&print(&list)), Some(list));
@@ -121,12 +129,14 @@ mod tests {
             address: "10.0.0.5:7000".parse().unwrap(),
             rack: Some("r 1".to_string()),
             left: false,
+            fill: false,
         }];
         job.set_pool(&list).unwrap();
         let (version, seen) = job.pool_after(0).unwrap();
         assert_eq!(seen, list);
         assert_eq!(job.pool_after(version), None);
-        list[0].left = true;
+        // Whether one that has left is to be filled is not asked, and not kept.
+        (list[0].left, list[0].fill) = (true, true);
         job.set_pool(&list).unwrap();
         assert_eq!(job.pool_after(version).unwrap().1, list);
         let many = vec![list[0].clone(); POOL_MAX / 8];

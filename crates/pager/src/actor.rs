@@ -319,8 +319,10 @@ impl Actor {
 
     fn serve_all(&mut self, faults: &mut Vec<Fault>) -> Result<(), Fatal> {
         let mut later = 0;
+        let mut began = clock::now();
         for at in 0..faults.len() {
             let fault = faults[at];
+            let before = self.engine.kernel.counters().answered();
             let served = match fault.kind {
                 FaultKind::WriteProtected => self.let_write(fault.page()),
                 _ if self.engine.kernel.refuse_frame(fault.page()) => Served::Done,
@@ -331,7 +333,11 @@ impl Actor {
                 Served::Done => {
                     self.served = true;
                     self.engine.kernel.note_waiting(fault.thread, false);
-                    self.engine.kernel.counters().faults.fetch_add(1, Relaxed);
+                    let counters = self.engine.kernel.counters();
+                    counters.faults.fetch_add(1, Relaxed);
+                    let now = clock::now();
+                    counters.note_time(before, now.saturating_sub(began).0);
+                    began = now;
                 }
                 Served::Later => {
                     faults[later] = fault;

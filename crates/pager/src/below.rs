@@ -3,8 +3,9 @@
 //! Both are traits, so that the engine runs over a fake address space and a pool in a vector, where
 //! every answer of the kernel can be played back.
 
-use crate::chunk::Page;
+use crate::chunk::{ChunkNo, Mask, Page};
 use muninn_job::{Counters, Waiting, Waits};
+use muninn_sys::own::staying::Taking;
 use muninn_sys::uffd::{Cause, FaultDevice, PageRange, Partial};
 use muninn_types::{Class, Nanos, PageNo, ServerId};
 use muninn_volume::{Extent, ExtentId};
@@ -33,6 +34,14 @@ pub trait Kernel {
     /// How many chunks are best taken out together, at most [`CHUNKS_AT_ONCE_MAX`].
     fn chunks_at_once(&self) -> usize {
         1
+    }
+    /// Pages are taken out as long as what this returns lives.
+    fn begin_taking(&self) -> Option<Taking> {
+        None
+    }
+    /// Which pages of a chunk must stay where they are, whatever their contents.
+    fn staying(&self, taking: Option<&Taking>, chunk: ChunkNo) -> Mask {
+        taking.map_or(0, |taking| taking.staying(chunk.page(0)))
     }
     /// Before pages are taken out, and after: a kernel that moves them needs neither. Only of these pages
     /// are any taken out in between.
@@ -175,9 +184,10 @@ pub trait Far {
     /// An extent that is no longer needed.
     fn release(&mut self, extent: ExtentId);
 
-    /// Extents that have fewer copies than they should, and copies that were made anew.
-    fn degraded(&self) -> (u64, u64) {
-        (0, 0)
+    /// Extents that have fewer copies than they should, those with a copy that goes elsewhere, and copies that
+    /// were made anew.
+    fn degraded(&self) -> (u64, u64, u64) {
+        (0, 0, 0)
     }
 
     /// Looks at what has become of servers: an extent of which no copy is left, and why.

@@ -13,7 +13,7 @@
 //! [`space`](crate::space) follows the program's changes of its address space.
 
 use crate::below::{CHUNKS_AT_ONCE_MAX, Far, Kernel, Transfer};
-use crate::chunk::{Mask, Page, SlabNo, bit, place_of};
+use crate::chunk::{ChunkNo, Mask, Page, SlabNo, bit, place_of};
 use crate::evict::Evicted;
 use crate::fault::Arriving;
 use crate::hash::Hasher;
@@ -29,6 +29,7 @@ use muninn_policy::urgency::Urgency;
 use muninn_sys::clock;
 use muninn_sys::uffd::PageRange;
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -105,7 +106,11 @@ pub struct Engine<K, F> {
     pub(crate) transfers: Vec<Transfer>,
     /// Chunks that are leaving.
     pub(crate) leaving: Vec<(ChunkIndex, SlabNo)>,
-    /// Their pages, run by run, where somebody wants to know.
+    /// Chunks of which only pages are there that must stay: the policy does not know of them.
+    pub(crate) parked: BTreeSet<ChunkNo>,
+    /// Which of them was looked at last.
+    pub(crate) parked_at: ChunkNo,
+    /// Pages of chunks that are leaving, run by run, where somebody wants to know.
     pub(crate) runs: Vec<PageRange>,
     pub(crate) urgency: Urgency,
     /// Chunks that the eviction policy has room for.
@@ -170,6 +175,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             batch: Vec::with_capacity(crate::fault::BATCH_MAX),
             transfers: Vec::with_capacity(crate::fault::BATCH_MAX),
             leaving: Vec::with_capacity(CHUNKS_AT_ONCE_MAX),
+            parked: BTreeSet::new(),
+            parked_at: ChunkNo(0),
             runs: Vec::new(),
             urgency: Urgency::new(None),
             policy_room: 0,
@@ -282,7 +289,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// The chunk of a page, made if there is none, with a place in the eviction policy.
     pub(crate) fn chunk_of(&mut self, page: PageNo) -> ChunkIndex {
-        let index = self.table.make(crate::chunk::ChunkNo::of(page));
+        let index = self.table.make(ChunkNo::of(page));
         if index.0 >= self.policy_room {
             self.policy_room = (self.table.capacity() * 2).max(1024);
             self.evict.grow(self.policy_room);
@@ -434,8 +441,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         counters.staged_pages.store(self.staged, Relaxed);
         counters.slots_used.store(self.slots.live_slots(), Relaxed);
         counters.grants.store(self.slots.extents() as u64, Relaxed);
-        let (degraded, repaired) = self.far.degraded();
+        let (degraded, leaving, repaired) = self.far.degraded();
         counters.extents_degraded.store(degraded, Relaxed);
+        counters.extents_leaving.store(leaving, Relaxed);
         counters.extents_repaired.store(repaired, Relaxed);
         let far = self.slots.live_slots() - self.copies - self.staged;
         counters.far_bytes.store(bytes(far), Relaxed);

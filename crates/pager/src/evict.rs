@@ -7,7 +7,8 @@
 //! back at the cost of a move; their frames are used up in the order in which they came.
 //!
 //! What the kernel will not move (pinned by a device, shared with a child) stays where it is and is
-//! asked for again much later.
+//! asked for again much later. What it must find when a thread ends stays as well
+//! ([`staying`](muninn_sys::own::staying)).
 //!
 //! Why a change of the address space matters here: a program that unmaps memory and maps other
 //! memory in its place must not have a page of the *new* memory moved out under the old one's name.
@@ -30,6 +31,7 @@ use muninn_policy::urgency::Pressure;
 use muninn_sys::clock;
 use muninn_sys::uffd::{Cause, PageRange, Partial};
 use muninn_types::{Bytes, Class, PAGE_SIZE};
+use std::ops::Bound;
 
 /// Chunks that are tried before giving up: those that cannot be moved come back to the policy.
 const TRIES_MAX: usize = 64;
@@ -53,7 +55,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     pub fn evict_some(&mut self, urgent: bool) -> Result<Evicted, Fatal> {
         let mut leaving = std::mem::take(&mut self.leaving);
         let mut evicted = Ok(Evicted::Nothing);
-        for _ in 0..TRIES_MAX / self.kernel.chunks_at_once() {
+        self.look_at_parked();
+        let mut tries = 0;
+        while tries < TRIES_MAX / self.kernel.chunks_at_once() {
+            let parked = self.parked.len();
             evicted = self
                 .choose(&mut leaving)
                 .and_then(|()| self.evict_chosen(&leaving, urgent));
@@ -62,6 +67,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 break;
             }
             evicted = Ok(Evicted::Nothing);
+            // Each is parked once: however many threads there are, what can leave is found.
+            tries += usize::from(self.parked.len() == parked);
         }
         self.leaving = leaving;
         evicted
@@ -97,6 +104,31 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(())
     }
 
+    /// Of chunks whose pages had to stay one is looked at each time: it is like any other once a page may
+    /// leave again, as a thread has ended.
+    fn look_at_parked(&mut self) {
+        let after = (Bound::Excluded(self.parked_at), Bound::Unbounded);
+        let mut in_turn = self.parked.range(after).chain(self.parked.iter());
+        let Some(&number) = in_turn.next() else {
+            return;
+        };
+        self.parked_at = number;
+        let index = self.table.find(number);
+        let resident = index.map_or(0, |index| self.table.get(index).resident);
+        let taking = self.kernel.begin_taking();
+        let staying = self.kernel.staying(taking.as_ref(), number);
+        drop(taking);
+        if resident & !staying == 0 && resident != 0 {
+            return;
+        }
+        self.parked.remove(&number);
+        if let Some(index) = index
+            && resident != 0
+        {
+            self.keep(index);
+        }
+    }
+
     /// A chunk stays for now.
     fn keep(&mut self, index: ChunkIndex) {
         let index = PageIndex(index.0);
@@ -113,10 +145,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
         // Last of all: what takes time here (a server was asked for memory) is time in which the
         // program may begin a change.
+        let taking = self.kernel.begin_taking();
+        let mut wanted = [0; CHUNKS_AT_ONCE_MAX];
+        for (wanted, &(index, _)) in wanted.iter_mut().zip(leaving) {
+            let chunk = self.table.get(index);
+            *wanted = chunk.resident & !self.kernel.staying(taking.as_ref(), chunk.number);
+        }
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
         if self.kernel.chunks_at_once() > 1 {
-            runs.extend(leaving.iter().flat_map(|&(index, _)| self.runs_of(index)));
+            let chunks = leaving.iter().zip(wanted);
+            runs.extend(chunks.flat_map(|(&(index, _), wanted)| self.runs_of(index, wanted)));
         }
         let stillness = self.kernel.hold_still(&runs);
         self.runs = runs;
@@ -135,19 +174,22 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             });
         }
         let mut moved = [0; CHUNKS_AT_ONCE_MAX];
-        for (moved, &(index, slab)) in moved.iter_mut().zip(leaving) {
-            *moved = self.move_out(index, slab);
+        for (at, &(index, slab)) in leaving.iter().enumerate() {
+            moved[at] = self.move_out(index, slab, wanted[at]);
             if self.doubt.is_some() {
                 break;
             }
         }
         self.kernel.let_go();
+        drop(taking);
         let mut pages = 0;
-        for (moved, &(index, slab)) in moved.into_iter().zip(leaving) {
-            if moved != 0 {
-                pages += self.send_away(index, slab, moved, urgent)?;
+        for (at, &(index, slab)) in leaving.iter().enumerate() {
+            if moved[at] != 0 {
+                pages += self.send_away(index, slab, moved[at], urgent)?;
             }
-            if self.table.get(index).resident != 0 {
+            if wanted[at] == 0 {
+                self.parked.insert(self.table.get(index).number);
+            } else if self.table.get(index).resident != 0 {
                 self.keep(index);
             }
             // All zeros: there is nothing left to know.
@@ -159,13 +201,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(Evicted::Pages(pages))
     }
 
-    /// The pages of a chunk that are there, run by run.
-    fn runs_of(&self, index: ChunkIndex) -> impl Iterator<Item = PageRange> {
-        let (number, resident) = (self.table.get(index).number, self.table.get(index).resident);
+    /// Pages of a chunk, run by run.
+    fn runs_of(
+        &self,
+        index: ChunkIndex,
+        wanted: Mask,
+    ) -> impl Iterator<Item = PageRange> + use<K, F> {
+        let number = self.table.get(index).number;
         let mut next = 0;
         std::iter::from_fn(move || {
-            let first = next_wanted(resident, next);
-            let len = (resident.checked_shr(first as u32)?).trailing_ones() as usize;
+            let first = next_wanted(wanted, next);
+            let len = (wanted.checked_shr(first as u32)?).trailing_ones() as usize;
             next = first + len;
             (len > 0).then(|| PageRange::new(number.page(first), len as u64))
         })
@@ -192,10 +238,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Some(slab)
     }
 
-    /// Moves a chunk's pages out of the program; which ones came.
-    fn move_out(&mut self, index: ChunkIndex, slab: SlabNo) -> Mask {
-        let chunk = self.table.get(index);
-        let (number, wanted) = (chunk.number, chunk.resident);
+    /// Moves pages of a chunk out of the program; which ones came.
+    fn move_out(&mut self, index: ChunkIndex, slab: SlabNo, wanted: Mask) -> Mask {
+        let number = self.table.get(index).number;
         let mut moved: Mask = 0;
         // Pages before this one were asked to be made our own already.
         let mut unshared = 0;

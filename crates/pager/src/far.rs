@@ -49,9 +49,9 @@ impl Far for Volume {
         Volume::release(self, extent);
     }
 
-    fn degraded(&self) -> (u64, u64) {
+    fn degraded(&self) -> (u64, u64, u64) {
         let census = self.census();
-        (census.degraded, census.repaired)
+        (census.degraded, census.leaving, census.repaired)
     }
 
     fn attend(&mut self) -> Option<(ExtentId, String)> {

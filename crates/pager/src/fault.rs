@@ -141,7 +141,6 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
         if was_buffered {
             add(&self.counters().faults_buffered, 1);
-            add(&self.counters().prefetch_hits, 1);
             self.evict
                 .handle_resident(PageIndex(index.0), Arrival::Demand);
         } else {

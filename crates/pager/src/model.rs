@@ -6,12 +6,13 @@
 //! last written. With sealed pages the pool looks at what it is given, and lies when it is asked.
 
 use crate::below::{Far, FarError, Kernel, Transfer};
-use crate::chunk::{Page, bit, places};
+use crate::chunk::{ChunkNo, Mask, Page, bit, places};
 use crate::engine::{Engine, Fatal, Settings};
 use crate::fault::Served;
 use muninn_job::Counters;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_sys::own::staying::Taking;
 use muninn_sys::uffd::fake::{Call, FakeFaultDevice, FakeSpace, Script, Touch};
 use muninn_sys::uffd::{
     Cause, CopyMode, Event, EventBuffer, Fault, FaultDevice, FaultKind, Features, MoveMode,
@@ -20,7 +21,8 @@ use muninn_sys::uffd::{
 use muninn_types::{Class, PageNo, ServerId, SplitMix64};
 use muninn_volume::{Extent, ExtentId};
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
 
 const PAGES: u64 = 96;
 const FRAMES: u64 = 64;
@@ -31,6 +33,8 @@ struct FakeKernel {
     program: FakeFaultDevice,
     staging: FakeFaultDevice,
     counters: Counters,
+    /// Pages of the program that must not leave.
+    staying: Mutex<HashSet<PageNo>>,
 }
 
 impl Kernel for FakeKernel {
@@ -38,7 +42,16 @@ impl Kernel for FakeKernel {
     fn program(&self) -> &FakeFaultDevice {
         &self.program
     }
+    fn staying(&self, _: Option<&Taking>, chunk: ChunkNo) -> Mask {
+        let staying = self.staying.lock().unwrap();
+        let stays = |place: &usize| staying.contains(&chunk.page(*place));
+        (0..16)
+            .filter(stays)
+            .fold(0, |mask, place| mask | bit(place))
+    }
     unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        let staying = self.staying.lock().unwrap();
+        assert!(!from.iter().any(|page| staying.contains(&page)));
         let mode = MoveMode {
             wake: Wake::Later,
             allow_holes: false,
@@ -222,6 +235,7 @@ impl World {
             program,
             staging,
             counters: Counters::default(),
+            staying: Mutex::default(),
         };
         let far = FakeFar {
             grants_max,
@@ -334,6 +348,7 @@ enum Step {
     Remove(usize, usize),
     Remap(usize, usize, usize),
     Pin(usize, bool),
+    Stay(usize, bool),
     Quiesce,
     /// A program in a hurry, several threads at once.
     Manner(bool),
@@ -362,7 +377,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (2..PAGES).prop_map(Step::Allow),
         1 => (page.clone(), 1..20usize).prop_map(|(at, len)| Step::Remove(at, len)),
         1 => (page.clone(), page.clone(), 1..12usize).prop_map(|(a, b, n)| Step::Remap(a, b, n)),
-        1 => (page, any::<bool>()).prop_map(|(at, pin)| Step::Pin(at, pin)),
+        1 => (page.clone(), any::<bool>()).prop_map(|(at, pin)| Step::Pin(at, pin)),
+        2 => (page, any::<bool>()).prop_map(|(at, stay)| Step::Stay(at, stay)),
         1 => Just(Step::Quiesce),
         1 => any::<bool>().prop_map(Step::Manner),
         1 => any::<bool>().prop_map(Step::Ward),
@@ -417,6 +433,14 @@ fn run(world: &mut World, steps: &[Step]) {
             Step::Pin(at, pin) => {
                 let page = PageRange::one(world.space.page(at as u64));
                 world.space.set_busy(page, pin);
+            }
+            Step::Stay(at, stay) => {
+                let page = world.space.page(at as u64);
+                let mut staying = world.engine.kernel.staying.lock().unwrap();
+                match stay {
+                    true => staying.insert(page),
+                    false => staying.remove(&page),
+                };
             }
             Step::Quiesce => world.engine.slots.freeze(),
             Step::Compact => {

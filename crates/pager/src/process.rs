@@ -14,7 +14,7 @@ use crate::copying::{Carrier, Copying};
 use crate::keeper::Keeper;
 use muninn_job::{Counters, Place, Waiting, Waits};
 use muninn_sys::memory::{Mapping, MemoryError, program};
-use muninn_sys::own;
+use muninn_sys::own::{self, staying::Taking};
 use muninn_sys::pagemap::{Pagemap, PagemapEntry, PagemapError};
 use muninn_sys::uffd::{
     Cause, CopyMode, Event, FaultDevice, Features, MoveMode, OpenError, PageRange, Partial,
@@ -343,6 +343,9 @@ impl Kernel for Process {
             Some(_) => CHUNKS_AT_ONCE_MAX,
             None => 1,
         }
+    }
+    fn begin_taking(&self) -> Option<Taking> {
+        Some(Taking::begin())
     }
     fn hold_still(&self, leaving: &[PageRange]) -> Stillness {
         match &self.copying {

@@ -294,6 +294,7 @@ fn roster(config: &Config, job: Arc<Job>) -> Roster {
     let source = move |seen| {
         let (version, list) = page.pool_after(seen)?;
         let listed = |server: PoolServer| Listed {
+            fill: server.fill,
             address: server.address,
             rack: server.rack,
             left: server.left,

@@ -114,7 +114,7 @@ pub fn wipe(bytes: &mut [u8]) {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A key at work, in a page of its own, so that it can be locked.
+/// A key at work, in a page of its own, so that it can be locked and kept out of dumps.
 #[repr(align(4096))]
 struct Key {
     secret: [u8; SECRET_LEN],
@@ -306,6 +306,83 @@ mod tests {
         assert!(same < 64, "{same} bytes are as before");
         assert!(sealer.open(&mut out, &seal));
         assert_eq!(out, page);
+    }
+
+    /// The seal by itself refuses: the fingerprint of each lie here is made to be right, as if whoever lies had the
+    /// fingerprints' secret and could write down what he likes. Without a seal he has his way.
+    #[test]
+    fn a_lie_is_refused_even_if_its_fingerprint_is_right() {
+        let (mut own, mut other) = (sealer(), sealer());
+        let hasher = Hasher::new(std::array::from_fn(|at| at as u8));
+        let (page, between) = (some_page(1), some_page(2));
+        // One page three times, of which the last has the contents of the first.
+        let (first, was) = sealed(&mut own, &page);
+        let (second, _) = sealed(&mut own, &between);
+        let (third, seal) = sealed(&mut own, &page);
+        let (foreign, _) = sealed(&mut other, &page);
+        let mut flipped = third;
+        flipped[4095] ^= 1;
+        let mut swapped = third;
+        swapped.reverse();
+        let lies = [
+            first,
+            second,
+            foreign,
+            flipped,
+            swapped,
+            [0; PAGE_SIZE],
+            page,
+        ];
+        for (n, lie) in lies.into_iter().enumerate() {
+            // What it would come to if the tag were not looked at: the stream of the cipher is what it is.
+            let opened: Page = std::array::from_fn(|at| lie[at] ^ third[at] ^ page[at]);
+            for contents in [opened, lie, page] {
+                let hash = hasher.hash(&contents);
+                let print = Print {
+                    hash,
+                    seal: Some(seal),
+                };
+                assert!(
+                    !is_right(Some(&own), &hasher, &mut lie.clone(), &print),
+                    "lie {n}"
+                );
+            }
+            let bare = Print {
+                hash: hasher.hash(&lie),
+                seal: None,
+            };
+            assert!(is_right(None, &hasher, &mut lie.clone(), &bare), "lie {n}");
+            // Nor is a page taken that came without a seal where pages have one.
+            assert!(
+                !is_right(Some(&own), &hasher, &mut lie.clone(), &bare),
+                "lie {n}"
+            );
+        }
+        let hash = hasher.hash(&page);
+        for (text, seal) in [(third, seal), (first, was)] {
+            let print = Print {
+                hash,
+                seal: Some(seal),
+            };
+            assert!(is_right(Some(&own), &hasher, &mut text.clone(), &print));
+        }
+    }
+
+    #[test]
+    fn a_key_is_in_no_dump() {
+        let sealer = sealer();
+        let at = std::ptr::from_ref(sealer.key(sealer.own).unwrap()).addr();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        let flags = maps.lines().find(|line| {
+            let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            if let Some((Some(first), Some(end))) = range.map(|(a, b)| (hex(a), hex(b))) {
+                inside = (first..end).contains(&at);
+            }
+            inside && line.starts_with("VmFlags:")
+        });
+        assert!(flags.unwrap().contains(" dd"), "{flags:?}");
     }
 
     #[test]

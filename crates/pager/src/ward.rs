@@ -83,7 +83,7 @@ impl Wards {
     pub fn new() -> Wards {
         let mut name = [b'-'; NAME_LEN];
         name[..14].copy_from_slice(b"muninn-wards--");
-        // Found by nobody who was not told.
+        // Nobody else has it; the kernel shows it to all.
         name[14..30].copy_from_slice(&rand::bytes::<16>());
         Wards {
             door: Door::open(&name).ok(),
@@ -227,6 +227,10 @@ impl Actor {
     /// Companions of wards who knock and say who they are.
     fn receive_visitors(&mut self, wards: &mut [Ward]) {
         let door = self.wards.door.as_ref();
+        // Anybody on the machine may stand there and say nothing. Companions speak at once.
+        if self.wards.visitors.len() >= VISITORS_MAX {
+            self.wards.visitors.retain(Link::is_of_own_user);
+        }
         let room = VISITORS_MAX.saturating_sub(self.wards.visitors.len());
         let new = std::iter::from_fn(|| door.and_then(Door::accept)).take(room);
         let mut visitors = std::mem::take(&mut self.wards.visitors);

@@ -90,7 +90,11 @@ pub fn stack(len: usize) -> Option<*mut u8> {
     // Not in the heap's own range: the C library looks at all stacks once in a child.
     let start = Reserve::addresses(Bytes(len as u64)).ok()?;
     own::claim(start, len as u64);
-    Reserve::commit(start, len).ok()
+    let stack = Reserve::commit(start, len).ok()?;
+    if let Some(range) = PageRange::of_bytes(start, len as u64) {
+        program::keep_from_dumps(range);
+    }
+    Some(stack)
 }
 
 /// The allocator behind a lock. Held for the length of one allocation, by threads of ours only

@@ -6,10 +6,12 @@ use muninn_pager::fork::{self, Heritage, Letter};
 use muninn_sys::{own, uffd};
 #[cfg(not(test))]
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where the job's page is mapped. A child has it at the same place; what is in the heap it has not.
 static JOB: AtomicU64 = AtomicU64::new(0);
+/// The program was not started by `muninn run`.
+static OFF: AtomicBool = AtomicBool::new(false);
 
 /// A program that cannot be run as asked for is not run at all; the code is that of shells for one
 /// that cannot be executed.
@@ -20,9 +22,13 @@ const CANNOT_EXECUTE: i32 = 126;
 static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
+    #[cfg(not(test))]
+    crate::exec::prepare();
     let Some(path) = std::env::var_os(VARIABLE) else {
+        OFF.store(true, Ordering::Release);
         return;
     };
+    own::exec::remember(&[VARIABLE, DOOR_VARIABLE]);
     if own::lead_past_program().is_none() {
         refuse(
             "a function of the C library that the runtime needs is only to be had from the program",
@@ -43,10 +49,20 @@ extern "C" fn on_load() {
     if !own::learn_storage() {
         refuse("it has more libraries with thread-local variables than can be managed");
     }
+    own::staying::note_thread();
     own::at_fork(before_fork, in_parent, in_child);
+    crate::tune::look(&job);
     if let Err(why) = start(job, None) {
         refuse(&format!("its companion could not be started: {why}"));
     }
+    // SAFETY: `main` has not begun, and the companion does not ask for variables.
+    unsafe { own::exec::conceal() };
+}
+
+/// Whether this process has a pager, or may still get one.
+#[cfg(not(test))]
+pub fn is_on() -> bool {
+    !OFF.load(Ordering::Acquire)
 }
 
 /// Ends the program before it has begun.
@@ -59,7 +75,7 @@ fn refuse(why: &str) -> ! {
 
 /// In the place of the C library's: what children get of a range is looked up after a fork, and must not be
 /// changed before ([`fork::settle`]). Known limit: who calls the kernel himself, right after a fork, may
-/// be ahead of the pager.
+/// be ahead of the pager. The same with guards (MADV_GUARD_INSTALL).
 ///
 /// # Safety
 ///
@@ -85,6 +101,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     let heritage = fork::child();
     own::reset_claims();
+    own::threads::begin_anew();
     muninn_sys::still::reset();
     uffd::use_device(None);
     // SAFETY: the child has one thread, this one, and the heap's memory is not in it; what is kept

@@ -2,13 +2,19 @@
 //!
 //! `muninn run` names it in LD_PRELOAD. Before `main` it starts the program's companion, a process that
 //! shares the program's memory and nothing else ([`muninn_sys::own`]), and from then on everything
-//! happens between that and the kernel. A fork is followed by the C library's own hooks. One function of
-//! the C library is replaced, `madvise`, for what it says of forks.
+//! happens between that and the kernel. A fork is followed by the C library's own hooks. Functions of the
+//! C library are replaced: `madvise` for what the kernel does not tell of, those that execute programs, which
+//! are to have a pager, too ([`exec`]), those that make threads and robust mutexes for what the kernel
+//! writes to when a thread ends ([`threads`]), and `getenv` for what a virtual machine is told of the limit.
 //!
 //! When the program was not started by `muninn run` (no `MUNINN_JOB`), nothing happens at all.
 
+#[cfg(not(test))]
+mod exec;
 mod heap;
 mod hooks;
+mod threads;
+mod tune;
 
 use muninn_pager::Threads;
 use muninn_sys::own::{self, Room};

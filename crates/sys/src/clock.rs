@@ -37,6 +37,12 @@ pub fn coarse() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// The time of day in seconds since 1970, as this machine believes it to be. It may jump.
+pub fn unix() -> u64 {
+    let time = rustix::time::clock_gettime(ClockId::Realtime);
+    u64::try_from(time.tv_sec).unwrap_or(0)
+}
+
 /// How long the calling thread has run on a CPU.
 pub fn thread_cpu() -> Nanos {
     let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);

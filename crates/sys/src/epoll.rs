@@ -236,6 +236,13 @@ impl EventFd {
     }
 }
 
+impl From<OwnedFd> for EventFd {
+    /// One that another process made.
+    fn from(fd: OwnedFd) -> EventFd {
+        EventFd { fd }
+    }
+}
+
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -57,6 +57,45 @@ pub fn distrusted(path: &Path, file: &File) -> Option<String> {
     None
 }
 
+/// Why a file in this folder could be exchanged by somebody else than this user and root, if it could:
+/// the folder and all above it, with links followed, must be theirs. Folders in which everybody may
+/// write, but take away only what is his own (`/tmp`), may be above.
+pub fn exchangeable(folder: &Path) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    let real = match folder.canonicalize() {
+        Ok(real) => real,
+        Err(error) => return Some(format!("it cannot be looked at: {error}")),
+    };
+    for (height, above) in real.ancestors().enumerate() {
+        let Ok(about) = above.symlink_metadata() else {
+            return Some(format!("{} cannot be looked at", above.display()));
+        };
+        if about.uid() != 0 && about.uid() != own {
+            let (at, uid) = (above.display(), about.uid());
+            return Some(format!("{at} belongs to another user (uid {uid})"));
+        }
+        let sticky = height > 0 && about.mode() & 0o1000 != 0;
+        if about.mode() & 0o022 != 0 && !sticky {
+            let (at, mode) = (above.display(), about.mode() & 0o7777);
+            return Some(format!("others may write to {at} (mode {mode:04o})"));
+        }
+    }
+    None
+}
+
+/// Whether code in this file can be mapped: it cannot from a place that is mounted `noexec`.
+pub fn may_map_code(file: &File) -> io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let length = muninn_types::PAGE_SIZE;
+    let protection = ProtFlags::READ | ProtFlags::EXEC;
+    let anywhere = std::ptr::null_mut();
+    // SAFETY: a new mapping at an address of the kernel's choice; nobody reads or runs what is in it.
+    let mapped = unsafe { mmap(anywhere, length, protection, MapFlags::PRIVATE, file, 0) }?;
+    // SAFETY: the mapping made above, of this length, to which nothing refers.
+    unsafe { munmap(mapped, length) }?;
+    Ok(())
+}
+
 /// Whether this user may execute the file.
 pub fn may_execute(path: &Path) -> bool {
     rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
@@ -104,6 +143,69 @@ mod tests {
         assert_eq!(why(0o664), None, "one's own group");
         let open = "others may write to it (mode 0666)";
         assert_eq!(why(0o666).as_deref(), Some(open));
+    }
+
+    #[test]
+    fn whoever_could_exchange_a_file_is_noticed() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (upper, folder) = (root.join("upper"), root.join("upper/folder"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mode = |path: &Path, mode: u32| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        mode(&upper, 0o755);
+        mode(&folder, 0o755);
+        assert_eq!(
+            exchangeable(&folder),
+            None,
+            "in a folder that all may write to"
+        );
+        let open = |at: &Path, mode: &str| {
+            Some(format!(
+                "others may write to {} (mode {mode})",
+                at.display()
+            ))
+        };
+        for (at, bits, said) in [
+            (&folder, 0o777, "0777"),
+            (&folder, 0o1777, "1777"),
+            (&upper, 0o775, "0775"),
+        ] {
+            mode(at, bits);
+            assert_eq!(exchangeable(&folder), open(at, said));
+            mode(at, 0o755);
+        }
+        mode(&upper, 0o1777);
+        assert_eq!(
+            exchangeable(&folder),
+            None,
+            "only its owner may take it away"
+        );
+        let link = root.join("link");
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        mode(&folder, 0o775);
+        assert_eq!(
+            exchangeable(&link),
+            open(&folder, "0775"),
+            "where links lead"
+        );
+        if rustix::process::geteuid().is_root() {
+            mode(&folder, 0o755);
+            std::os::unix::fs::chown(&upper, Some(1), None).unwrap();
+            let strange = format!("{} belongs to another user (uid 1)", upper.display());
+            assert_eq!(exchangeable(&folder), Some(strange));
+        }
+        assert!(exchangeable(&root.join("none")).is_some());
+    }
+
+    #[test]
+    fn code_is_mapped_from_files_and_not_from_proc() {
+        let own = File::open("/proc/self/exe").unwrap();
+        may_map_code(&own).unwrap();
+        let noexec = File::open("/proc/self/status").unwrap();
+        assert!(may_map_code(&noexec).is_err());
     }
 
     #[test]

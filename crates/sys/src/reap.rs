@@ -108,6 +108,28 @@ fn parent_of(pid: u32) -> Option<u32> {
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// All who descend from this process, as far as that can be seen.
+pub fn descendants() -> Vec<u32> {
+    /// More than a machine has; the list may change while it is made.
+    const MANY: usize = 1 << 20;
+    let mut all = Vec::new();
+    let mut next = Some(std::process::id());
+    let mut done = 0;
+    while let Some(pid) = next {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            all.extend(
+                text.split_ascii_whitespace()
+                    .filter_map(|word| word.parse::<u32>().ok()),
+            );
+        }
+        next = all.get(done).copied().filter(|_| done < MANY);
+        done += 1;
+    }
+    all
+}
+
 /// Whether a process is this one or descends from it.
 pub fn is_descendant(pid: u32) -> bool {
     /// Far more generations than anybody has.

@@ -1,4 +1,4 @@
-//! Durations as people write them: `250ms`, `10s`, `2m`, `1h`.
+//! Durations as people write them: `250ms`, `10s`, `2m`, `1h`, `90d`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[error("'{0}' is not a duration: write a number and a unit, such as 250ms, 10s or 2m")]
 pub struct ParseDurationError(String);
 
-/// Reads `1.5s`, `250ms`, `20us`, `2m`, `1h`. A unit is required, so that seconds and milliseconds
+/// Reads `1.5s`, `250ms`, `20us`, `2m`, `1h`, `90d`. A unit is required, so that seconds and milliseconds
 /// are never mixed up.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
     let refused = || ParseDurationError(text.to_string());
@@ -24,6 +24,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
+        "d" => 86_400.0,
         _ => return Err(refused()),
     };
     Duration::try_from_secs_f64(number * seconds).map_err(|_| refused())

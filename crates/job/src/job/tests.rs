@@ -59,6 +59,11 @@ fn what_one_writes_the_other_reads() {
     let message = made.0.message().unwrap();
     assert_eq!(message.pid, 43);
     assert_eq!(message.text, "é".repeat(MESSAGE_MAX / 2));
+
+    assert_eq!(made.0.advice(), None);
+    opened.leave_advice("a small nursery");
+    opened.leave_advice("another thing");
+    assert_eq!(made.0.advice().as_deref(), Some("a small nursery"));
     let (start, len) = opened.range();
     assert!(start != 0 && len >= Shared::<Layout>::LEN);
 }
@@ -215,7 +220,7 @@ proptest! {
             file.write_all_at(&value.to_le_bytes(), offset.min(Shared::<Layout>::LEN.0 - 8)).unwrap();
         }
         if let Ok(job) = Job::open(&path) {
-            let _ = (job.config(), job.message(), job.total(), job.launcher(), job.peaks());
+            let _ = (job.config(), job.message(), job.advice(), job.total(), job.launcher(), job.peaks());
             job.note_footprint();
             for place in job.places() {
                 let _ = (place.pid(), place.is_alive(), place.counters().snapshot());

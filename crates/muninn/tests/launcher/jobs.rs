@@ -111,6 +111,7 @@ fn the_last_words_of_a_runtime_and_its_counters_are_reported() {
     counters.far_pages_peak.store(10_240, Ordering::Relaxed);
     counters.adopted_bytes.store(1, Ordering::Relaxed);
     counters.faults.store(9, Ordering::Relaxed);
+    counters.evicted.store(77, Ordering::Relaxed);
     counters.evicted_written.store(77, Ordering::Relaxed);
     held.job.note_footprint();
     held.job.leave_message(held.program, "the server is gone");
@@ -121,11 +122,16 @@ fn the_last_words_of_a_runtime_and_its_counters_are_reported() {
     let mut lines = ended.err.lines();
     let words = format!("muninn: process {program}: the server is gone");
     assert_eq!(lines.next(), Some(words.as_str()));
-    let stats = lines.next().unwrap();
-    assert!(
-        stats.contains("; peak 100MiB, local 60.0MiB of 64.0MiB, far 40.0MiB; faults 9 (")
-            && stats.contains(", written 77); blocked "),
-        "{stats}"
+    let stats: Vec<&str> = lines.collect();
+    assert_eq!(stats.len(), 4, "{stats:?}");
+    assert!(stats[0].starts_with("muninn: time    "), "{stats:?}");
+    assert_eq!(
+        stats[1..],
+        [
+            "muninn: memory  100MiB at most: 60.0MiB here (limit 64.0MiB), 40.0MiB far",
+            "muninn: faults  9 in 0ns: 0 far (0ns), 0 about to leave (0ns), 0 first touches (0ns); 77 pages left",
+            "muninn: limit   --local 112MiB would have kept all of it here",
+        ]
     );
     let text = std::fs::read_to_string(place.path("run.json")).unwrap();
     let report: Value = serde_json::from_str(&text).unwrap();

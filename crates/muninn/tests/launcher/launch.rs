@@ -162,7 +162,7 @@ fn the_report_is_written_and_a_library_that_was_not_loaded_is_said() {
     let ended = run(&place, &args);
     assert_eq!(ended.code, Some(3));
     assert!(
-        ended.err.starts_with("muninn: ") && ended.err.ends_with("; without far memory\n"),
+        ended.err.starts_with("muninn: time    ") && ended.err.ends_with("; without far memory\n"),
         "{ended:?}"
     );
     let text = std::fs::read_to_string(place.path("run.json")).unwrap();

@@ -66,7 +66,9 @@ pub fn checker() -> &'static str {
     })
 }
 
-static TURNS: Mutex<u32> = Mutex::new(2);
+/// Programs that run at a time.
+const TURNS_ALL: u32 = 2;
+static TURNS: Mutex<u32> = Mutex::new(TURNS_ALL);
 static TURN_FREE: Condvar = Condvar::new();
 
 fn turns() -> MutexGuard<'static, u32> {
@@ -75,26 +77,35 @@ fn turns() -> MutexGuard<'static, u32> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A permission to have a program run.
-pub struct Turn(());
+/// A permission to have a program run: so many of all turns.
+pub struct Turn(u32);
 
 impl Turn {
     pub fn wait() -> Turn {
+        Turn::take(1)
+    }
+
+    /// Once no other program of these tests runs: for what is to be seen on a machine with a CPU to spare.
+    pub fn alone() -> Turn {
+        Turn::take(TURNS_ALL)
+    }
+
+    fn take(turns_taken: u32) -> Turn {
         let mut free = turns();
-        while *free == 0 {
+        while *free < turns_taken {
             free = TURN_FREE
                 .wait(free)
                 .unwrap_or_else(|poisoned| poisoned.into_inner());
         }
-        *free -= 1;
-        Turn(())
+        *free -= turns_taken;
+        Turn(turns_taken)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *turns() += 1;
-        TURN_FREE.notify_one();
+        *turns() += self.0;
+        TURN_FREE.notify_all();
     }
 }
 
@@ -138,7 +149,11 @@ pub struct Run {
 
 /// Starts `muninn run OPTIONS -- WORDS`.
 pub fn start(place: &Place, options: &[&str], words: &[&str]) -> Run {
-    let turn = Turn::wait();
+    start_in(Turn::wait(), place, options, words)
+}
+
+/// The same with a turn that was waited for.
+pub fn start_in(turn: Turn, place: &Place, options: &[&str], words: &[&str]) -> Run {
     let name = format!("run-{:08x}", muninn_sys::rand::u64() as u32);
     let file = |kind: &str| place.path(&format!("{name}.{kind}"));
     let json = file("json");
@@ -220,6 +235,10 @@ impl Run {
         self.file("out")
     }
 
+    pub fn err(&self) -> String {
+        self.file("err")
+    }
+
     /// The job's page, once the launcher has made it.
     pub fn job(&self) -> Job {
         let folder = self
@@ -259,7 +278,7 @@ impl Run {
         let start = Instant::now();
         while !happened() {
             if !self.is_alive() {
-                panic!("it ended before {what}: {}{}", self.out(), self.file("err"));
+                panic!("it ended before {what}: {}{}", self.out(), self.err());
             }
             if start.elapsed() > PATIENCE {
                 panic!("{what}: not within {PATIENCE:?}; {}", self.evidence());
@@ -283,14 +302,14 @@ impl Run {
         Ran {
             code: code.unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
             out: self.out(),
-            err: self.file("err"),
+            err: self.err(),
             report,
         }
     }
 
     /// What every thread of every process waits for: the first thing one wants to know of a hang.
     pub fn evidence(&self) -> String {
-        let mut text = format!("stdout: {}stderr: {}", self.out(), self.file("err"));
+        let mut text = format!("stdout: {}stderr: {}", self.out(), self.err());
         let group = self.child.id().to_string();
         for process in std::fs::read_dir("/proc").unwrap().flatten() {
             let read = |name: &str| std::fs::read_to_string(process.path().join(name));

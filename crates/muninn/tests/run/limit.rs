@@ -1,7 +1,7 @@
 //! Resident memory stays below the limit, as an outsider sees it who looks every millisecond.
 
 use crate::common::place;
-use crate::harness::{LOCAL, SIZE, cannot_run, checker, start};
+use crate::harness::{LOCAL, SIZE, Turn, cannot_run, checker, start_in};
 use muninn_sys::proc::StatmReader;
 use muninn_types::Bytes;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ fn watch(words: &[&str]) {
     }
     let place = place();
     let all = [&[checker()], words, &["--size", SIZE]].concat();
-    let run = start(&place, &["--local", LOCAL], &all);
+    let run = start_in(Turn::alone(), &place, &["--local", LOCAL], &all);
     let job = run.job();
     let limit: Bytes = LOCAL.parse().unwrap();
     let mut seen = Seen::default();

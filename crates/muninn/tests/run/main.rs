@@ -17,4 +17,5 @@ mod many;
 mod nothing;
 mod programs;
 mod redis;
+mod tune;
 mod waits;

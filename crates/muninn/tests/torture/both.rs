@@ -242,7 +242,9 @@ impl<'a> Case<'a> {
         let plain = self.plainly();
         let place = open_place();
         // Three hundred children may all have extents of their own.
-        let server = (way == Way::Tcp).then(|| harness::serve(&place, "4GiB"));
+        // On two CPUs who has no turn for seconds is not dead.
+        let options = ["--memory", "4GiB", "--lease", "30s", "--insecure"];
+        let server = (way == Way::Tcp).then(|| place.serve(&options));
         let pool = server.as_ref().map(Served::tcp);
         let mut options = vec!["--local", self.local];
         options.extend(pool.iter().flat_map(|pool| ["--pool", pool.as_str()]));
@@ -261,7 +263,7 @@ impl<'a> Case<'a> {
         self.assert_far(ran);
     }
 
-    fn compare_words(&self, plain: &Plain, ran: &Ran) {
+    pub fn compare_words(&self, plain: &Plain, ran: &Ran) {
         let words = self.words;
         assert_eq!(ran.out, plain.out, "{words:?} said another thing: {ran:#?}");
         assert_eq!(ran.code, plain.code, "{words:?} ended otherwise: {ran:#?}");

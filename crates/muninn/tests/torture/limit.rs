@@ -1,13 +1,20 @@
 //! The limit: never more than 8 MiB above it for longer than a millisecond, whatever the program does,
-//! from the first instruction of `main` on.
+//! from the first instruction of `main` on. Where that does not hold (`known.rs`), what is above is given back:
+//! within a second, or on a busy machine once it had its turn.
 
 use crate::both::{Case, Plain, cannot_run, finish, open_place, program};
 use crate::harness::start;
+use crate::known;
 use crate::watcher::{Count, watch};
 use muninn_types::Bytes;
+use std::time::Duration;
 
 /// What may be above the limit.
 const ABOVE: Bytes = Bytes::mib(8);
+/// For so long, where the narrow bound does not hold, and so many times as long as this machine lets one wait
+/// who wants to do something now.
+const WHILE: Duration = Duration::from_secs(1);
+const TURNS: u32 = 100;
 
 fn keeps(words: &[&str], local: &str, count: Count, no_move: bool) {
     if cannot_run() {
@@ -22,12 +29,21 @@ fn keeps(words: &[&str], local: &str, count: Count, no_move: bool) {
     let mut options = vec!["--local", local];
     options.extend(no_move.then_some("--no-move"));
     let run = start(&place, &options, &words);
-    let seen = watch(&run, count, case.patience);
-    let ran = finish(run, case.patience);
-    case.compare(&plain, &ran);
-    println!("{words:?} at {local}: {seen:?}");
     let limit: Bytes = local.parse().unwrap();
     let allowed = Bytes(limit.0 + ABOVE.0);
+    let seen = watch(&run, count, allowed, case.patience);
+    let ran = finish(run, case.patience);
+    println!("{words:?} at {local}: {seen:?}");
+    if let Some(why) = known::wider() {
+        case.compare_words(&plain, &ran);
+        assert!(
+            seen.above <= WHILE + seen.late * TURNS,
+            "{words:?} at {local}: above the limit for too long, although {why}: {seen:?}"
+        );
+        assert!(seen.most > Bytes::ZERO && seen.looks > 1, "{seen:?}");
+        return;
+    }
+    case.compare(&plain, &ran);
     assert!(
         seen.lasting <= allowed,
         "{words:?} at {local}: {} were resident for longer than a moment: {seen:?}",

@@ -27,5 +27,6 @@ mod limit;
 mod memory;
 mod privileges;
 mod references;
+mod strangers;
 mod threads;
 mod watcher;

@@ -10,5 +10,7 @@ both! {
     huge_pages: ["fill_at_once", "64", "huge"];
     addresses_taken: ["addresses_taken"];
     exec_again: ["exec_again", "10"];
+    exec_elsewhere: ["exec_elsewhere"], far = 100_000;
+    guards: ["guards"];
     addresses_change_hands: ["addresses_change_hands"];
 }

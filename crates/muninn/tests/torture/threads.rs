@@ -8,4 +8,12 @@ both! {
     signal_own_group: ["signal_own_group"];
     stopped_and_continued: ["stopped_and_continued"];
     late_atfork_allocator: ["late_atfork_allocator"];
+    /// The kernel does not wait for far memory in a thread that ends.
+    end_far: ["threads_end_far", "created"];
+    end_far_on_own_stacks: ["threads_end_far", "stacks"];
+    end_far_of_c11: ["threads_end_far", "thrd"];
+    robust_far: ["robust_far"];
+    cleared_far: ["cleared_far", "clone"];
+    cleared_far_by_address: ["cleared_far", "address"];
+    at_speed: ["threads_at_speed"];
 }

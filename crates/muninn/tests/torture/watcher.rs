@@ -51,6 +51,10 @@ pub struct Seen {
     /// The least of two looks in a row: so much was there for longer than a moment.
     pub lasting: Bytes,
     pub looks: usize,
+    /// The longest time that there was more than is allowed.
+    pub above: Duration,
+    /// The longest time between two looks: how long the machine lets one wait who wants to do something now.
+    pub late: Duration,
     /// What the runtime said it holds for itself, when there was most.
     pub runtime: Bytes,
 }
@@ -63,9 +67,11 @@ fn shares(pid: i32) -> Bytes {
 }
 
 /// Looks at all of its processes until the last has ended, or it takes too long.
-pub fn watch(run: &Run, count: Count, patience: Duration) -> Seen {
+pub fn watch(run: &Run, count: Count, allowed: Bytes, patience: Duration) -> Seen {
     let root = run.pid() as i32;
     let (start, mut seen, mut before) = (Instant::now(), Seen::default(), Bytes::ZERO);
+    // Since when there is more than is allowed, and the last look.
+    let (mut above, mut last) = (None, start);
     let mut family: BTreeMap<i32, Option<StatmReader>> = BTreeMap::new();
     let mut looked: Option<Instant> = None;
     let mut job = None;
@@ -88,7 +94,14 @@ pub fn watch(run: &Run, count: Count, patience: Duration) -> Seen {
             })
         });
         let now = Bytes(now.map(|bytes| bytes.0).sum());
+        let look = Instant::now();
         seen.looks += 1;
+        seen.late = seen.late.max(look - last);
+        last = look;
+        above = (now > allowed).then(|| above.unwrap_or(look));
+        seen.above = seen
+            .above
+            .max(above.map_or(Duration::ZERO, |since| look - since));
         seen.lasting = seen.lasting.max(now.min(before));
         before = now;
         if now > seen.most {

@@ -109,16 +109,29 @@ impl<F: CgroupFiles + Clone> MemoryCgroup<F> {
         Ok(least)
     }
 
+    /// Faults of the group's processes that had to wait for a page: from swap, or from a file.
+    pub fn major_faults(&self) -> Result<u64, CgroupError> {
+        self.counted(match self.hierarchy.version {
+            Version::V1 => &["total_pgmajfault"],
+            Version::V2 => &["pgmajfault"],
+        })
+    }
+
     fn cached(&self) -> Result<Bytes, CgroupError> {
+        let cached = self.counted(match self.hierarchy.version {
+            Version::V1 => &["total_inactive_file", "total_active_file"],
+            Version::V2 => &["inactive_file", "active_file"],
+        });
+        cached.map(Bytes)
+    }
+
+    /// The sum of these counters of the kernel's.
+    fn counted(&self, names: &[&str]) -> Result<u64, CgroupError> {
         let text = self.hierarchy.read(&self.path().join("memory.stat"))?;
-        let names = match self.hierarchy.version {
-            Version::V1 => ["total_inactive_file", "total_active_file"],
-            Version::V2 => ["inactive_file", "active_file"],
-        };
         let lines = text.lines().filter_map(|line| line.split_once(' '));
-        let cached = lines.filter(|(name, _)| names.contains(name));
-        let bytes = cached.filter_map(|(_, value)| value.trim().parse::<u64>().ok());
-        Ok(Bytes(bytes.sum()))
+        let counted = lines.filter(|(name, _)| names.contains(name));
+        let values = counted.filter_map(|(_, value)| value.trim().parse::<u64>().ok());
+        Ok(values.sum())
     }
 
     /// Sets the limit of memory and, where `swap` is given, that of swap: `Some(None)` lifts it.

@@ -61,6 +61,24 @@ impl Memfd {
         Ok(memfd)
     }
 
+    /// A file of code, that programs map and nobody can change any more.
+    pub fn of_code(name: &str, code: &[u8]) -> Result<Memfd, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
+            // Kernels before 6.3 do not know the flag, and need none.
+            Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+            other => other?,
+        };
+        let mut rest = code;
+        while !rest.is_empty() {
+            let written = rustix::io::write(&fd, rest)?;
+            rest = &rest[written..];
+        }
+        let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+        rustix::fs::fcntl_add_seals(&fd, all)?;
+        Ok(Memfd { fd })
+    }
+
     fn create_with(name: &str, size: Bytes, flags: MemfdFlags) -> Result<Memfd, Errno> {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {

@@ -88,15 +88,26 @@ pub fn press_out(range: PageRange) {
     let _ = unsafe { madvise(pointer(range.first()), len, Advice::LinuxPageOut) };
 }
 
-/// Keeps a range out of children.
+/// Keeps a range of the runtime's own memory out of dumps of the program.
+pub fn keep_from_dumps(range: PageRange) {
+    let len = range.len_bytes() as usize;
+    // SAFETY: this process's memory stays as it is.
+    let _ = unsafe { madvise(pointer(range.first()), len, Advice::LinuxDontDump) };
+}
+
+/// Keeps a range of the runtime's own memory out of children, and out of dumps of the program: in it are keys of
+/// connections and those that pages are sealed with.
 pub fn keep_from_children(range: PageRange) -> Result<(), Errno> {
     let len = range.len_bytes() as usize;
+    keep_from_dumps(range);
     // SAFETY: this process's memory stays as it is.
     unsafe { madvise(pointer(range.first()), len, Advice::LinuxDontFork) }
 }
 
-/// Keeps pages of ours out of swap; refused where the limit of locked memory does not allow it.
+/// Keeps pages of ours out of dumps and of swap; the latter is refused where the limit of locked memory does not
+/// allow it.
 pub fn lock(range: PageRange) -> Result<(), Errno> {
+    keep_from_dumps(range);
     // SAFETY: locking changes no bytes.
     unsafe { rustix::mm::mlock(pointer(range.first()), range.len_bytes() as usize) }
 }

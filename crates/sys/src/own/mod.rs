@@ -10,11 +10,15 @@
 pub(crate) mod addresses;
 mod advice;
 mod alarm;
+mod environment;
+pub mod exec;
 mod imports;
 mod place;
 mod program;
+pub mod staying;
 mod storage;
 mod task;
+pub mod threads;
 
 use std::ffi::{CString, c_void};
 use std::io;
@@ -22,6 +26,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use advice::{advise, tells_of_forks};
+pub use environment::{getenv, learn_getenv, loaded_library};
 pub use imports::lead_past_program;
 pub(crate) use place::rooted_path;
 pub use place::{enter_root, is_listed_otherwise, learn_listed, listed_pid, pid_namespace, rooted};

@@ -8,6 +8,7 @@
 //! Known limit: files longer than [`TEXT_MAX`] are cut; `maps`, which may be longer, is read in
 //! pieces by [`for_each_map`].
 
+mod about;
 mod alive;
 mod fake;
 mod inherit;
@@ -15,6 +16,7 @@ mod maps;
 mod parse;
 mod smaps;
 
+pub use about::{has_mapped, is_same_program, name_of};
 pub use alive::ProcessId;
 pub use fake::FakeProc;
 pub use inherit::{is_registered, not_inherited, not_inherited_of};

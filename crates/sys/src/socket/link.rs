@@ -1,5 +1,9 @@
 //! A way from one process to its child: whole messages with descriptors, under a name that is in no
 //! file system, or, for those in a network namespace of their own, under a path.
+//!
+//! Such names are no secret: `/proc/net/unix` shows them to everybody on the machine. So whoever answers
+//! at a door must not wait for a visitor, nor count on there being few; and whoever knocks believes
+//! only a door of root or of its own user ([`Link::connect`]): a name is free again once its owner has ended.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,6 +16,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with,
+    sockopt::{self, Timeout},
 };
 
 use crate::epoll::{Interest, wait_for};
@@ -26,6 +31,28 @@ pub struct Door(OwnedFd);
 /// A connection to the other side.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
+
+/// How long a door may have no room for one more who knocks.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Who has no number in a namespace of users is shown as this one.
+const UNKNOWN_USER: u32 = 65_534;
+
+/// Whether a user is root or this process's own. In a namespace of users in which those outside have no
+/// number, they cannot be told apart.
+fn is_trusted(user: u32) -> bool {
+    let own = [
+        rustix::process::getuid().as_raw(),
+        rustix::process::geteuid().as_raw(),
+    ];
+    user == 0 || own.contains(&user) || user == UNKNOWN_USER && in_user_namespace()
+}
+
+fn in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let words: Vec<&str> = map.split_whitespace().collect();
+    // All of them, under their own numbers.
+    words != ["0", "0", "4294967295"]
+}
 
 fn open(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -73,8 +100,26 @@ impl Link {
 
     fn to(address: &SocketAddrUnix) -> Result<Link, Errno> {
         let socket = open(SocketFlags::empty())?;
+        // Others may stand at the door in crowds.
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
         connect(&socket, address)?;
-        Ok(Link(socket))
+        sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
+        let link = Link(socket);
+        match link.user().is_some_and(is_trusted) {
+            true => Ok(link),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    /// The user on the other side.
+    pub fn user(&self) -> Option<u32> {
+        let peer = super::stream::peer_credentials(&self.0).ok()?;
+        Some(peer.uid)
+    }
+
+    /// Whether root or this user is on the other side.
+    pub fn is_of_own_user(&self) -> bool {
+        self.user().is_some_and(is_trusted)
     }
 
     /// The process on the other side, by its number here; `None` if it has none here.

@@ -6,6 +6,7 @@
 //! Invariant: a place is released only for the process that had it. Known limit: without a handle
 //! (more open files than are permitted) an end is noticed at the next look.
 
+use super::strangers::Strangers;
 use muninn_job::{Job, Looker, Place};
 use muninn_policy::kinds::Kinds;
 use muninn_sys::epoll::{Epoll, Interest};
@@ -101,6 +102,7 @@ fn keep(job: &Job, handles: &Handles, stop: &AtomicBool) -> Kinds {
     let mut looker = Looker::new(job);
     let (mut unwatched, mut said, mut most) = (false, false, Kinds::default());
     let (mut noted, mut notes) = (0, Notes::default());
+    let mut strangers = Strangers::new();
     loop {
         let rung = job.bell().rung();
         for (number, text) in job.notes_after(noted) {
@@ -117,6 +119,9 @@ fn keep(job: &Job, handles: &Handles, stop: &AtomicBool) -> Kinds {
         }
         if let Some(text) = stays_near(&now, job.limit()).filter(|_| !said) {
             said = true;
+            eprintln!("muninn: {text}");
+        }
+        for text in strangers.look() {
             eprintln!("muninn: {text}");
         }
         if looked.others || unwatched {

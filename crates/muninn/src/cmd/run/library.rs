@@ -1,64 +1,133 @@
-//! The library that goes into programs: where it lies, and how the loader is told of it.
+//! The library that goes into programs: it is in this binary, and becomes a file when it is needed.
+//!
+//! The loader takes a library by its path only, in every program that the first one starts. So it is a
+//! file in a place of this user's, kept from run to run (`place`), with a name of its own for each
+//! content: a program that still runs with an older one finds that for whatever it starts.
+
+mod place;
 
 use crate::failure::{Exit, Failure};
+use muninn_sys::memory::Memfd;
+use muninn_sys::proc;
+use place::Place;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Names the library's file, where it lies somewhere else.
+/// Names the library's file, where another than the one in this binary is to be used.
 pub const VARIABLE: &str = "MUNINN_PRELOAD";
-const NAME: &str = "libmuninn_preload.so";
-/// Where it may be, seen from the binary's folder.
-const PLACES: [&str; 4] = ["", "deps", "../lib/muninn", "../lib"];
+/// Where a package puts it, seen from the binary's folder.
+const INSTALLED: &str = "../lib/muninn/libmuninn_preload.so";
+/// It is empty in what was only checked, never in what was built (build.rs).
+static EMBEDDED: &[u8] = include_bytes!(env!("MUNINN_LIBRARY"));
 
-pub fn find() -> Result<PathBuf, Failure> {
-    let binary = std::env::current_exe()?;
-    let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
-    find_for(&binary, named.as_deref())
+/// The library as the loader finds it, for as long as this is kept.
+#[derive(Debug)]
+pub struct Library {
+    path: PathBuf,
+    /// What the path leads to, where it is no file.
+    _memory: Option<Memfd>,
 }
 
-fn find_for(binary: &Path, named: Option<&OsStr>) -> Result<PathBuf, Failure> {
-    let lacking = |message: String| Failure::new(Exit::Unsupported, message);
-    let library = match named {
-        Some(path) if Path::new(path).is_file() => PathBuf::from(path),
-        Some(path) => {
-            return Err(lacking(format!(
-                "{VARIABLE} names {}, which is not a file: correct it, or unset it to have the \
-                 library looked for beside the binary",
-                path.display()
-            )));
-        }
-        None => {
-            let folder = binary.parent().unwrap_or(Path::new("/"));
-            let places = PLACES.iter().map(|place| folder.join(place).join(NAME));
-            // The newest: a build leaves one in deps/ and may leave an older one beside the binary.
-            let built = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).ok();
-            let newest = places.filter(|path| path.is_file()).max_by_key(built);
-            newest.ok_or_else(|| {
-                lacking(format!(
-                    "{NAME}, the library that goes into programs, is not beside {}, nor in deps/ \
-                     or ../lib/muninn/ there: build it ('cargo build --release --workspace'), or \
-                     name the file in {VARIABLE}",
-                    binary.display()
-                ))
-            })?
-        }
+impl Library {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The bytes of the library.
+pub fn embedded() -> &'static [u8] {
+    EMBEDDED
+}
+
+/// A file with the library in it, made if there is none. Who is `hidden`, as whoever read a key is,
+/// cannot lend what is in its memory to others.
+pub fn find(hidden: bool) -> Result<Library, Failure> {
+    let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    let kept = |path| Library {
+        path,
+        _memory: None,
     };
-    let library = std::fs::canonicalize(library)?;
-    // The loader takes these for the ends of names, and there is no way to quote them.
-    if library
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|b| b" :\t\n".contains(b))
-    {
+    if let Some(path) = named {
+        return named_by_user(Path::new(&path)).map(kept);
+    }
+    let binary = std::env::current_exe()?;
+    let installed = binary.parent().unwrap_or(Path::new("/")).join(INSTALLED);
+    if let Ok(path) = place::installed(&installed, EMBEDDED) {
+        return Ok(kept(path));
+    }
+    let places = place::all(proc::own_uid(), |name| std::env::var_os(name));
+    in_one_of(&places).map(kept).or_else(|tried| {
+        let memory = if hidden {
+            "memory: its descriptor cannot be lent by who reads a key".to_string()
+        } else {
+            match Memfd::of_code("muninn-library", EMBEDDED) {
+                Ok(memory) => return Ok(in_memory(memory)),
+                Err(error) => format!("memory: {error}"),
+            }
+        };
+        Err(nowhere(&tried, &memory))
+    })
+}
+
+fn named_by_user(path: &Path) -> Result<PathBuf, Failure> {
+    if !path.is_file() {
         return Err(lacking(format!(
-            "the loader cannot be told of {}: its path has a space or a colon in it; copy the \
-             library elsewhere and name it in {VARIABLE}",
-            library.display()
+            "{VARIABLE} names {}, which is not a file: correct it, or unset it to have the one used \
+             that is in this binary",
+            path.display()
         )));
     }
-    Ok(library)
+    let path = std::fs::canonicalize(path)?;
+    if !loadable(&path) {
+        return Err(lacking(format!(
+            "the loader cannot be told of {}: its path has a space, a colon or a dollar sign in it; copy the \
+             library elsewhere and name it in {VARIABLE}",
+            path.display()
+        )));
+    }
+    Ok(path)
+}
+
+/// In the first place that will have it, or why none will.
+fn in_one_of(places: &[Place]) -> Result<PathBuf, Vec<String>> {
+    let mut tried = Vec::new();
+    for place in places {
+        match place.keep(EMBEDDED) {
+            Ok(path) => return Ok(path),
+            Err(why) => tried.push(format!("{}: {why}", place.folder().display())),
+        }
+    }
+    Err(tried)
+}
+
+/// Known limit: programs that become other users cannot load it for what they start.
+fn in_memory(memory: Memfd) -> Library {
+    let number = memory.as_fd().as_raw_fd();
+    Library {
+        path: PathBuf::from(format!("/proc/{}/fd/{number}", std::process::id())),
+        _memory: Some(memory),
+    }
+}
+
+fn nowhere(tried: &[String], memory: &str) -> Failure {
+    lacking(format!(
+        "there is no place for the library that goes into programs ({}; {memory}): name a folder of your \
+         own, from which code may be loaded, in XDG_CACHE_HOME",
+        tried.join("; ")
+    ))
+}
+
+fn lacking(message: String) -> Failure {
+    Failure::new(Exit::Unsupported, message)
+}
+
+/// The loader takes these for the ends of names, or for the beginning of one to replace, and there is
+/// no way to quote them.
+fn loadable(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    !bytes.iter().any(|b| b" :\t\n$".contains(b))
 }
 
 /// What LD_PRELOAD is to be: the library first, then what was there.
@@ -80,54 +149,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_found_beside_the_binary() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = std::fs::canonicalize(dir.path()).unwrap();
-        let binary = root.join("muninn");
-        let refusal = |named: Option<&str>| {
-            let failure = find_for(&binary, named.map(OsStr::new)).unwrap_err();
+    fn it_is_in_the_binary() {
+        assert_eq!(&EMBEDDED[..4], b"\x7fELF");
+        // What a runtime looks for: it is that library, and not something else of the kind.
+        let name = muninn_job::VARIABLE.as_bytes();
+        assert!(EMBEDDED.windows(name.len()).any(|part| part == name));
+    }
+
+    #[test]
+    fn one_that_is_named_is_looked_at() {
+        let refusal = |path: &Path| {
+            let failure = named_by_user(path).unwrap_err();
             assert_eq!(failure.exit, Exit::Unsupported);
             failure.message
         };
         assert_eq!(
-            refusal(None),
-            format!(
-                "libmuninn_preload.so, the library that goes into programs, is not beside {}, nor \
-                 in deps/ or ../lib/muninn/ there: build it ('cargo build --release \
-                 --workspace'), or name the file in MUNINN_PRELOAD",
-                binary.display()
-            )
-        );
-        assert_eq!(
-            refusal(Some("/not/there.so")),
+            refusal(Path::new("/not/there.so")),
             "MUNINN_PRELOAD names /not/there.so, which is not a file: correct it, or unset it to \
-             have the library looked for beside the binary"
+             have the one used that is in this binary"
         );
-        let deps = root.join("deps").join(NAME);
-        std::fs::create_dir(root.join("deps")).unwrap();
-        std::fs::write(&deps, "").unwrap();
-        assert_eq!(find_for(&binary, None).unwrap(), deps);
-        let beside = root.join(NAME);
-        std::fs::write(&beside, "").unwrap();
-        let built = |path: &Path, minute: u64| {
-            let file = std::fs::File::options().write(true).open(path).unwrap();
-            let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(minute);
-            file.set_modified(at).unwrap();
-        };
-        for (minute, newer) in [(1, &deps), (3, &beside)] {
-            built(&deps, 2);
-            built(&beside, minute);
-            assert_eq!(&find_for(&binary, None).unwrap(), newer);
-        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
         let odd = root.join("a b.so");
         std::fs::write(&odd, "").unwrap();
         assert_eq!(
-            refusal(odd.to_str()),
+            refusal(&odd),
             format!(
-                "the loader cannot be told of {}: its path has a space or a colon in it; copy the \
-                 library elsewhere and name it in MUNINN_PRELOAD",
+                "the loader cannot be told of {}: its path has a space, a colon or a dollar sign in it; \
+                 copy the library elsewhere and name it in MUNINN_PRELOAD",
                 odd.display()
             )
+        );
+        let good = root.join("good.so");
+        std::fs::write(&good, "").unwrap();
+        assert_eq!(named_by_user(&good).unwrap(), good);
+    }
+
+    #[test]
+    fn every_place_that_was_tried_is_said() {
+        let tried = ["/a: no".to_string(), "/b: nor here".to_string()];
+        let failure = nowhere(&tried, "memory: refused");
+        assert_eq!(
+            failure.message,
+            "there is no place for the library that goes into programs (/a: no; /b: nor here; memory: \
+             refused): name a folder of your own, from which code may be loaded, in XDG_CACHE_HOME"
         );
     }
 

@@ -5,6 +5,7 @@
 //! took. It has no part in paging: that happens inside the program.
 
 mod accounts;
+mod agent;
 mod elf;
 mod holder;
 pub mod library;
@@ -13,6 +14,7 @@ mod peaks;
 mod pool;
 pub mod program;
 pub mod report;
+mod strangers;
 mod supervise;
 
 use crate::config::{Config, RunTable};
@@ -50,6 +52,8 @@ Examples:
   muninn run --local 4GiB --pool 10.0.0.5:7000,10.0.0.6:7000 --key-file /etc/muninn.key -- redis-server
   muninn run --local 1GiB --pool a:7000,b:7000,c:7000 --layout mirror -- ./program
   muninn run --local 1GiB --pool pool:/etc/muninn/pool.toml -- ./program
+  muninn run --pool agent --peak 8GiB -- ./program
+  muninn run --local 200MiB --tune -- java -Xmx800m -jar program.jar
   muninn run --local 25% --peak 8GiB --json run.json -- make -j2
 
 With no pool named, a memory server is started on this machine, for this run alone. The exit code is
@@ -67,9 +71,15 @@ pub struct Args {
     pub peak: Option<Bytes>,
 
     /// Servers, separated by commas: unix:PATH, HOST:PORT, or pool:FILE for a file that names them and may
-    /// change while the program runs [default: one of its own]
+    /// change while the program runs; or 'agent' (agent:SOCKET): this node's agent says where pages go and
+    /// how much may stay local [default: one of its own]
     #[arg(long, env = "MUNINN_POOL", value_name = "URL,…", value_delimiter = ',')]
     pub pool: Vec<Entry>,
+
+    /// With --pool agent: the name under which the agent keeps what it learns of this job [default: the
+    /// program's]
+    #[arg(long, env = "MUNINN_PROFILE", value_name = "NAME")]
+    pub profile: Option<String>,
 
     /// File with the key that the servers were started with
     #[arg(long, env = "MUNINN_KEY_FILE", value_name = "PATH")]
@@ -98,14 +108,14 @@ pub struct Args {
     #[arg(long, env = "MUNINN_MAX_FAR", value_name = "SIZE")]
     pub max_far: Option<Bytes>,
 
-    /// At the end, print one line about memory, faults and evictions on standard error; with
-    /// --stats=full also a table of the kinds of memory, which are paged and which stay near
+    /// At the end, say on standard error in four lines what it took: time, memory, faults, and what limit
+    /// would have been enough; with --stats=full also all counters, and the kinds of memory
     #[arg(
         long,
         value_name = "HOW",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "line"
+        default_missing_value = "short"
     )]
     pub stats: Option<Stats>,
 
@@ -126,6 +136,12 @@ pub struct Args {
     #[arg(long, overrides_with = "seal")]
     pub no_seal: bool,
 
+    /// Tell runtimes that manage memory themselves of the limit, where you left it open: a Java virtual
+    /// machine gets a collector and a nursery that go well with little memory. What you set yourself is
+    /// never changed. Without this, a line at the end says what would have been set
+    #[arg(long, env = "MUNINN_TUNE", value_parser = BoolishValueParser::new(), num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub tune: Option<bool>,
+
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -134,9 +150,9 @@ pub struct Args {
 /// How much is told at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Stats {
-    /// One line
-    Line,
-    /// And the kinds of memory
+    /// Four lines
+    Short,
+    /// And all counters, and the kinds of memory
     Full,
 }
 
@@ -153,18 +169,33 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     let peaks = Peaks::of_user();
     let program = program::find(name)?;
     let known_peak = || args.peak.or_else(|| peaks.get(&program, arguments));
-    let limit = limit::resolve(args.local.or(config.run.local.map(|l| l.0)), known_peak)?;
-    let library = library::find()?;
+    let named = named(args, config);
+    let agent = agent::asked(named, args, &program, known_peak)?;
+    let limit = match &agent {
+        Some((link, _)) => link.limit(),
+        None => limit::resolve(args.local.or(config.run.local.map(|l| l.0)), known_peak)?,
+    };
+    let (named, key_file) = match &agent {
+        Some((_, told)) => (&told.pool[..], told.key_file.as_deref()),
+        None => (named, args.key_file.as_deref()),
+    };
+    let key_file = key_file.or(config.client.key_file.as_deref());
+    let library = library::find(key_file.is_some())?;
     userfaultfd().map_err(|error| Failure::new(Exit::Unsupported, error))?;
+    if let Err(OpenError::ForkNotPermitted) = forks_are_told() {
+        eprintln!(
+            "muninn: if this program forks, all of its memory comes near, above the limit ('muninn setup --check' \
+             says why)"
+        );
+    }
     let json = args.json.as_deref().map(JsonFile::create).transpose()?;
     if let Some(peak) = args.peak {
         peaks.remember(&program, arguments, peak);
     }
-    let key_file = args.key_file.as_deref();
-    let mut key = Current::load(key_file.or(config.client.key_file.as_deref()))?;
+    let mut key = Current::load(key_file)?;
     let mut job_config = job_config(args, config, &program);
     let wanted = args.layout.or(config.run.layout.map(|l| l.0));
-    let watch = watch(args, config)?;
+    let watch = watch(named)?;
     let mut servers = servers(watch.as_ref(), key.key(), &job_config, wanted)?;
     job_config.layout = servers.layout(wanted);
     // Who joins later may be on another machine.
@@ -192,7 +223,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
         .env(muninn_job::DOOR_VARIABLE, &job_config.door)
         .env(
             "LD_PRELOAD",
-            library::preload(&library, std::env::var_os("LD_PRELOAD")),
+            library::preload(library.path(), std::env::var_os("LD_PRELOAD")),
         );
     // For programs that ask how much they should hold, as `sort` does, and then need less.
     muninn_sys::child::limit_resident(&mut command, take_over::advised(limit));
@@ -204,6 +235,9 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     holder.serve(key);
     if let Some(watch) = watch.filter(Watch::has_files) {
         watch.follow(job.0.clone());
+    }
+    if let Some((link, _)) = agent {
+        link.follow(job.0.clone());
     }
     let end = supervisor.run(&mut command)?;
     let lost = supervisor.lost();
@@ -246,10 +280,16 @@ fn finish(args: &Args, json: Option<JsonFile>, report: &Report) -> Result<(), Fa
              (does it start another program with other variables?)"
         );
     }
+    if let Some(advice) = report.unheeded_advice() {
+        eprintln!("muninn: {advice}");
+    }
     if args.stats.is_some() {
-        eprintln!("muninn: {}", report.line());
+        for line in report.lines() {
+            eprintln!("muninn: {line}");
+        }
     }
     if args.stats == Some(Stats::Full) {
+        eprintln!("{}\n", report.counters_table());
         eprintln!("{}", report.kinds_table());
     }
     json.map_or(Ok(()), |file| file.write(report))
@@ -298,17 +338,23 @@ fn job_config(args: &Args, config: &Config, program: &Path) -> muninn_job::Confi
         no_move: args.no_move,
         seal: false,
         huge_pages: own::has_huge_pages(),
+        tune: args.tune.or(file.tune).unwrap_or(false),
         door: muninn_job::new_door_name(),
         namespace: own::pid_namespace().unwrap_or_default(),
         user: proc::own_uid(),
     }
 }
 
-/// The pool, if one was named.
-fn watch(args: &Args, config: &Config) -> Result<Option<Watch>, Failure> {
-    let named = [&args.pool, &config.client.pool.0];
-    let named = named.into_iter().find(|list| !list.is_empty());
-    named.map(|list| Watch::new(list)).transpose()
+/// What was named as the pool; nothing if nothing was.
+fn named<'a>(args: &'a Args, config: &'a Config) -> &'a [Entry] {
+    match args.pool.is_empty() {
+        false => &args.pool,
+        true => &config.client.pool.0,
+    }
+}
+
+fn watch(named: &[Entry]) -> Result<Option<Watch>, Failure> {
+    (!named.is_empty()).then(|| Watch::new(named)).transpose()
 }
 
 fn servers(
@@ -335,6 +381,12 @@ fn servers(
 /// Whether this user may have userfaultfd at all, and the kernel has what is needed.
 pub fn userfaultfd() -> Result<(), OpenError> {
     Userfaultfd::open(FEATURES_NEEDED, Features::NONE).map(drop)
+}
+
+/// Whether this user's programs are told of their forks, without which all of a program's memory comes near
+/// when it forks.
+pub fn forks_are_told() -> Result<(), OpenError> {
+    Userfaultfd::open(FEATURES_NEEDED | Features::EVENT_FORK, Features::NONE).map(drop)
 }
 
 #[cfg(test)]
