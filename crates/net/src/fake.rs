@@ -190,6 +190,7 @@ impl State {
                 Ok(Answer::Done)
             }
             Control::Heartbeat | Control::Drain { .. } => Ok(Answer::Report(DrainReport {
+                asked_bytes: 0,
                 draining: false,
                 left_ms: 0,
                 held_bytes: 0,

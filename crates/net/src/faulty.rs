@@ -97,6 +97,9 @@ impl Transport for FaultyTransport {
             .then(|| "a scripted fault".to_string());
         scripted.or_else(|| self.inner.lost())
     }
+    fn asked_back(&self) -> Bytes {
+        self.inner.asked_back()
+    }
     fn drain_left(&self) -> Option<Duration> {
         self.inner.drain_left()
     }

@@ -12,7 +12,7 @@
 //! Known limit: when the holder is killed, no new connection can be made.
 
 use muninn_proto::auth::Key;
-use muninn_proto::secure::{ChannelKeys, Holder, NoiseError, Shaking, begin, wipe};
+use muninn_proto::secure::{ChannelKeys, Holder, NoiseError, Shaking, UnixTime, begin, wipe};
 use muninn_sys::epoll::wait_any;
 use muninn_sys::socket::{Door, Link};
 use muninn_sys::{clock, rand, reap};
@@ -26,6 +26,8 @@ use std::time::Duration;
 /// Handshakes that may be under way at one time, and how long one may take; the oldest makes room.
 const SHAKING_MAX: usize = 256;
 const SHAKING_TIME: Nanos = Nanos::secs(10);
+/// Those who knock that are looked at before others are gone on with.
+const VISITORS_A_TURN: usize = 16;
 /// Between two looks at handshakes that nobody goes on with.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a holder may take to answer, and may sleep for want of anybody asking.
@@ -74,7 +76,8 @@ impl KeyHolder {
                 now.saturating_sub(one.since) < SHAKING_TIME && one.attend(&mut key)
             });
             for door in self.doors.iter() {
-                while let Some(link) = door.accept() {
+                // A few at a time: whoever likes can stand there in crowds.
+                for link in std::iter::from_fn(|| door.accept()).take(VISITORS_A_TURN) {
                     if !link.peer().is_some_and(reap::is_descendant) {
                         continue;
                     }
@@ -139,7 +142,7 @@ impl Begun {
         if hello.intent == Intent::Observe {
             return Err(refused("a program may have memory, and nothing else"));
         }
-        let (shaking, first) = begin(&key, open, rand::bytes())?;
+        let (shaking, first) = begin(&key, open, rand::bytes(), UnixTime(clock::unix()))?;
         self.shaking = Some(shaking);
         Ok(first)
     }
@@ -149,7 +152,7 @@ impl Begun {
 #[derive(Clone, Debug)]
 pub struct HolderAddress {
     pub name: String,
-    /// For whoever does not find the name.
+    /// Where nobody else can knock.
     pub path: PathBuf,
 }
 
@@ -162,7 +165,8 @@ impl HolderAddress {
 
 impl Holder for HolderAddress {
     fn begin(&self, open: &[u8]) -> Result<(Box<dyn Shaking>, Vec<u8>), NoiseError> {
-        let link = Link::connect(self.name.as_bytes()).or_else(|_| Link::connect_at(&self.path));
+        // By its path first: other users of the machine see the name, and may crowd there.
+        let link = Link::connect_at(&self.path).or_else(|_| Link::connect(self.name.as_bytes()));
         let link = link.map_err(|_| gone())?;
         let first = ask(&link, open)?;
         Ok((Box::new(Asked(link)), first))

@@ -12,14 +12,14 @@ use muninn_proto::client::{
     Purpose, Verb,
 };
 use muninn_proto::framing::FrameBuffer;
-use muninn_proto::secure::Records;
+use muninn_proto::secure::{Records, UnixTime};
 use muninn_sys::epoll::Interest;
 use muninn_sys::socket::{Address, ByteStream, Stream, Transfer};
 use muninn_sys::{clock, proc, rand};
 use muninn_types::{Bytes, Class, GrantId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{
     DrainReport, ErrorCode, GrantInfo, MAX_GRANTS, Notice, Refusal, ShortText, StatusPage,
-    Transport as Wire,
+    Transport as Wire, VERSION,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -107,6 +107,8 @@ fn default_name() -> String {
     name.unwrap_or_else(|| "client".to_string())
 }
 
+/// Sessions of one server that are asked about.
+const SESSIONS_SHOWN: usize = 1 << 16;
 /// Between two attempts of a handshake that was cut short: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
@@ -122,16 +124,20 @@ pub(crate) fn open_stream(
     mut connected: Option<Stream>,
 ) -> Result<(Link, Opened), NetError> {
     let ends = clock::now() + Nanos::from(patience);
+    let mut version = VERSION;
     let mut pause = FIRST_PAUSE;
     for _ in 1..ATTEMPTS {
         let left = ends.saturating_sub(clock::now()).into();
         match try_open(
             address,
             (key, user),
-            purpose.clone(),
+            (purpose.clone(), &mut version),
             left,
             connected.take(),
         ) {
+            // The server is of an older release.
+            Err(NetError::Handshake(_, HandshakeError::Refused(refusal)))
+                if refusal.code == ErrorCode::WrongVersion && u64::from(version) == refusal.a => {}
             // Closed without a word, or with one: too many came at once. To ask again is all that is to
             // be done.
             Err(error) if is_crowded(&error) && clock::now() + Nanos::from(pause) < ends => {
@@ -146,18 +152,18 @@ pub(crate) fn open_stream(
         }
     }
     let left = ends.saturating_sub(clock::now()).into();
-    try_open(address, (key, user), purpose, left, None)
+    try_open(address, (key, user), (purpose, &mut version), left, None)
 }
 
 fn is_crowded(error: &NetError) -> bool {
     matches!(error, NetError::HandshakeClosed(_)) || error.is_refusal(ErrorCode::TooManyHandshakes)
 }
 
-/// One attempt.
+/// One attempt. Of a server that speaks an older version it finds out which.
 fn try_open(
     address: &Address,
     (key, user): (&Key, ServerUser),
-    purpose: Purpose,
+    (purpose, version): (Purpose, &mut u8),
     patience: Duration,
     connected: Option<Stream>,
 ) -> Result<(Link, Opened), NetError> {
@@ -168,8 +174,10 @@ fn try_open(
     };
     user.check(address, &stream)?;
     let refused = |error| NetError::from_handshake(address, error);
+    let (entropy, pid) = (rand::bytes(), proc::own_pid());
+    let now = UnixTime(clock::unix());
     let (mut handshake, first) =
-        Handshake::start(key.clone(), purpose, rand::bytes(), proc::own_pid()).map_err(refused)?;
+        Handshake::start_at(*version, now, key.clone(), purpose, entropy, pid).map_err(refused)?;
     let wait = |interest| {
         let left = ends.saturating_sub(clock::now());
         match stream.wait(interest, Some(left.into())) {
@@ -220,7 +228,13 @@ fn try_open(
                 Transfer::Closed => return Err(closed()),
             }
         };
-        match handshake.handle(&header, frame.body()).map_err(refused)? {
+        let handled = handshake.handle(&header, frame.body());
+        if let Err(error) = &handled
+            && let Some(older) = handshake.version_instead(error)
+        {
+            *version = older;
+        }
+        match handled.map_err(refused)? {
             Next::Send(next) => to_send = next,
             Next::Done(opened) => return Ok((Link::new(stream, records), opened)),
         }
@@ -268,6 +282,7 @@ pub(crate) struct SessionCore {
     lanes: Mutex<LaneIds>,
     resumes: AtomicU64,
     drain_left_ms: AtomicU64,
+    asked_bytes: AtomicU64,
     next_call: AtomicU64,
 }
 
@@ -349,6 +364,11 @@ impl SessionCore {
             0
         };
         self.drain_left_ms.store(left, Relaxed);
+        self.asked_bytes.store(report.asked_bytes, Relaxed);
+    }
+    /// The server asks for so much of its memory back.
+    pub(crate) fn asked_back(&self) -> Bytes {
+        Bytes(self.asked_bytes.load(Relaxed))
     }
 }
 
@@ -366,8 +386,9 @@ pub(crate) type OnAnswer<'a> =
     dyn FnMut(&Control, &Answer, &mut dyn Iterator<Item = OwnedFd>) -> Result<(), String> + 'a;
 
 impl ControlLane {
-    fn new(core: &Arc<SessionCore>, stream: Link) -> ControlLane {
-        let machine = LaneMachine::new(CONTROL_WINDOW);
+    fn new(core: &Arc<SessionCore>, stream: Link, version: u8) -> ControlLane {
+        let mut machine = LaneMachine::new(CONTROL_WINDOW);
+        machine.speak(version);
         let core = Arc::clone(core);
         ControlLane {
             lane: WireLane::new(core, LaneId(0), LaneKind::Control, Some(stream), machine),
@@ -435,7 +456,11 @@ impl Session {
             options.connect_timeout,
             connected,
         )?;
-        let Opened { welcome, secret } = opened;
+        let Opened {
+            version,
+            welcome,
+            secret,
+        } = opened;
         let secret = secret.expect("a session that was opened has a secret");
         let core = Arc::new(SessionCore {
             address: address.clone(),
@@ -455,9 +480,10 @@ impl Session {
             lanes: Mutex::default(),
             resumes: AtomicU64::new(0),
             drain_left_ms: AtomicU64::new(0),
+            asked_bytes: AtomicU64::new(0),
             next_call: AtomicU64::new(0),
         });
-        let control = Arc::new(Mutex::new(ControlLane::new(&core, stream)));
+        let control = Arc::new(Mutex::new(ControlLane::new(&core, stream, version)));
         let keeper = match options.keeper {
             Keeping::Thread => Some(keep(Arc::clone(&core), Arc::clone(&control))),
             Keeping::Caller => None,
@@ -725,9 +751,10 @@ impl Observer {
             lanes: Mutex::default(),
             resumes: AtomicU64::new(0),
             drain_left_ms: AtomicU64::new(0),
+            asked_bytes: AtomicU64::new(0),
             next_call: AtomicU64::new(0),
         });
-        let lane = ControlLane::new(&core, stream);
+        let lane = ControlLane::new(&core, stream, opened.version);
         Ok(Observer { core, lane })
     }
 
@@ -736,7 +763,8 @@ impl Observer {
         call(&self.core, &mut self.lane, control, deadline, true)
     }
 
-    /// All of a server's status, every session included.
+    /// All of a server's status, every session included, as far as it has no more of them than any server may:
+    /// one that never comes to an end is not listened to for ever.
     pub fn status(&mut self) -> Result<StatusPage, NetError> {
         let mut whole: Option<StatusPage> = None;
         let mut after = SessionId(0);
@@ -749,9 +777,10 @@ impl Observer {
                 None => whole = Some(*page),
                 Some(first) => first.sessions.extend(page.sessions),
             }
+            let known = whole.as_ref().map_or(0, |page| page.sessions.len());
             match next {
-                Some(id) => after = id,
-                None => return Ok(whole.unwrap_or_default()),
+                Some(id) if id > after && known < SESSIONS_SHOWN => after = id,
+                _ => return Ok(whole.unwrap_or_default()),
             }
         }
     }

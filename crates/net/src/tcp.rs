@@ -76,6 +76,9 @@ impl Transport for TcpSession {
     fn lost(&self) -> Option<String> {
         self.session.core.lost()
     }
+    fn asked_back(&self) -> Bytes {
+        self.session.core.asked_back()
+    }
     fn drain_left(&self) -> Option<Duration> {
         self.session.core.drain_left()
     }

@@ -98,6 +98,10 @@ pub trait Transport: fmt::Debug + Send + Sync {
     fn lost(&self) -> Option<String>;
     /// The server wants its memory back within this time.
     fn drain_left(&self) -> Option<Duration>;
+    /// The server wants so much of its memory back, as of the last heartbeat.
+    fn asked_back(&self) -> Bytes {
+        Bytes::ZERO
+    }
     /// How often a lane was attached again after a cut.
     fn resumes(&self) -> u64;
 }

@@ -176,7 +176,8 @@ impl WireLane {
         let patience = wait.clamp(ATTACH_MIN, ATTACH_MAX).min(self.core.lease);
         let who = (&self.core.key, self.core.server_user);
         let failed = match open_stream(&self.core.address, who, purpose, patience, None) {
-            Ok((link, _)) => {
+            Ok((link, opened)) => {
+                self.machine.speak(opened.version);
                 self.core.mark(&link.stream, self.kind);
                 self.stream = Some(link);
                 self.retry_pause = RETRY_FIRST;

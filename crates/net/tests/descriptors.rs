@@ -36,9 +36,11 @@ fn running_out_of_descriptors_is_survived() {
     let grant = pool.grant(Bytes::kib(64)).unwrap();
     pool.write(&grant, 0, b"kept").unwrap();
 
-    // More connections than it can have: the rest waits at the door.
-    let crowd: Vec<Stream> = (0..FEW_DESCRIPTORS)
-        .filter_map(|_| Stream::connect(&unix, Duration::from_millis(200)).ok())
+    // More connections than it can have, from two sources, as one alone gets half: the rest waits at the door.
+    let both = [&unix, &remote.tcp].into_iter().cycle();
+    let crowd: Vec<Stream> = both
+        .take(2 * FEW_DESCRIPTORS as usize)
+        .filter_map(|at| Stream::connect(at, Duration::from_millis(200)).ok())
         .collect();
     let open = format!("/proc/{}/fd", remote.process.pid());
     let files = || std::fs::read_dir(&open).unwrap().count() as u64;

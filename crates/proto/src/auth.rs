@@ -187,6 +187,14 @@ fn finish(mac: Hmac<Sha256>) -> [u8; PROOF_LEN] {
     mac.finalize().into_bytes().into()
 }
 
+/// Adds the version of a hello to what both sides prove to have read of it, so that nobody in between can change
+/// it. In the oldest it is not there.
+pub fn bind_version(version: u8, open: &mut Vec<u8>) {
+    if version > muninn_wire::VERSION_MIN {
+        open.push(version);
+    }
+}
+
 pub fn lane_proof(secret: &SessionSecret, transcript: Transcript<'_>) -> [u8; PROOF_LEN] {
     finish(mac(&secret.0, "muninn lane 1", transcript))
 }

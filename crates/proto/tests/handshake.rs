@@ -6,10 +6,10 @@ use common::{Host, pool_config, shared_config};
 use muninn_proto::auth::Key;
 use muninn_proto::client::{Handshake, Purpose};
 use muninn_proto::framing::FrameBuffer;
-use muninn_proto::secure::{Operator, Role};
+use muninn_proto::secure::{Operator, Role, UnixTime};
 use muninn_proto::server::{Peer, Step};
 use muninn_types::{ConnId, LaneId, LaneKind, Nanos, SessionId};
-use muninn_wire::{HEADER_LEN, ShortText, Transport};
+use muninn_wire::{HEADER_LEN, ShortText, Transport, VERSION};
 
 fn key(text: &str) -> Key {
     Key::from_file_contents(text.as_bytes()).unwrap()
@@ -149,6 +149,73 @@ fn a_client_whose_key_was_revoked_is_told_so() {
 }
 
 #[test]
+fn who_is_in_is_shown_out_when_its_key_expires_or_its_operator_is_distrusted() {
+    let (old, new) = (Operator::from_seed([1; 32]), Operator::from_seed([2; 32]));
+    let mut server = new.sign(Role::Server, "rack-1", None, [3; 32]).unwrap();
+    server.trust(old.public());
+    let config = shared_config(Key::identity(server.clone()));
+    let mut host = Host::with(pool_config(64, 64), config, 1);
+    let until = |operator: &Operator, until, name: &str| {
+        let secret = [name.len() as u8; 32];
+        let own = operator.sign_until(until, Role::Client, name, None, secret);
+        let mut own = own.unwrap();
+        own.trust(new.public());
+        Key::identity(own)
+    };
+    let noon = UnixTime(1_800_000_000);
+    host.shared.set_time(UnixTime(noon.0 - 1));
+    let keys = [
+        until(&new, None, "endless"),
+        until(&new, Some(noon), "guest"),
+        until(&old, None, "by the old one"),
+    ];
+    let conns = keys.each_ref().map(|key| {
+        let conn = host.accept(Peer::LOOPBACK, 0);
+        host.shake(conn, key, open()).unwrap();
+        conn
+    });
+    let is_in = |host: &mut Host| {
+        host.tick();
+        conns.map(|conn| host.is_open(conn))
+    };
+    assert_eq!(is_in(&mut host), [true; 3]);
+    host.shared.set_time(noon);
+    assert_eq!(is_in(&mut host), [true, false, true]);
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let refused = host.shake(conn, &keys[1], open()).unwrap_err().to_string();
+    assert!(
+        refused.contains("the key of 'guest' has expired"),
+        "{refused}"
+    );
+    server.distrust(old.public());
+    host.shared.set_key(Key::identity(server));
+    assert_eq!(is_in(&mut host), [true, false, false]);
+    assert_eq!(host.refused("expired") + host.refused("distrusted"), 2);
+}
+
+#[test]
+fn a_server_whose_key_has_expired_is_not_believed() {
+    let operator = Operator::from_seed([1; 32]);
+    let noon = UnixTime(1_800_000_000);
+    let server = operator.sign_until(Some(noon), Role::Server, "rack-1", None, [3; 32]);
+    let client = identity(1, Role::Client, "batch", None);
+    let config = shared_config(Key::identity(server.unwrap()));
+    let mut host = Host::with(pool_config(64, 64), config, 1);
+    let conn = host.accept(Peer::LOOPBACK, 0);
+    let started = Handshake::start_at(VERSION, noon, client, open(), [3; 48], 42);
+    let (mut handshake, hello) = started.unwrap();
+    host.feed(conn, &hello);
+    let sent = host.take_sent(conn);
+    let mut frames = FrameBuffer::default();
+    let header = frames.advance(&mut &sent[..]).unwrap().unwrap();
+    let refused = handshake.handle(&header, frames.body()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the server is not to be believed: the key of 'rack-1' has expired"
+    );
+}
+
+#[test]
 fn keys_are_exchanged_while_a_session_goes_on() {
     let (old, new) = (Operator::from_seed([1; 32]), Operator::from_seed([2; 32]));
     let mut server = old.sign(Role::Server, "rack-1", None, [3; 32]).unwrap();
@@ -218,7 +285,7 @@ fn another_version_is_named_on_both_sides() {
     let error = handshake.handle(&header, frames.body()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 3, this client 9: use the same release of muninn on \
+        "the server speaks protocol version 4, this client 9: use the same release of muninn on \
          both sides"
     );
     // And a client that meets a server of another version sees it in the header.
@@ -228,7 +295,7 @@ fn another_version_is_named_on_both_sides() {
     let error = muninn_proto::client::HandshakeError::from(error);
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 7, this client 3: use the same release of muninn on \
+        "the server speaks protocol version 7, this client 4: use the same release of muninn on \
          both sides"
     );
 }

@@ -189,3 +189,35 @@ fn a_segment_whose_memory_cannot_be_replaced_is_tried_again() {
     pool.alloc(SessionId(2), &name, Transport::Tcp, 64 << 10)
         .unwrap();
 }
+
+#[test]
+fn nothing_is_granted_beyond_the_ceiling_and_what_is_granted_stays() {
+    let pool = Pool::new(FakeBacking, config(1 << 20, HashMap::new())).unwrap();
+    let name = ShortText::lossy("a", 8);
+    let ask = |bytes| pool.alloc(SessionId(2), &name, Transport::Tcp, bytes);
+    let first = ask(64 << 10).unwrap();
+    pool.set_ceiling(Bytes::kib(96));
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.memory, stats.largest_free),
+        (Bytes::kib(96), Bytes::kib(32))
+    );
+    let refusal = ask(64 << 10).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::PoolFull);
+    let second = ask(32 << 10).unwrap();
+    pool.set_ceiling(Bytes::ZERO);
+    assert!(ask(4096).is_err());
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.memory, stats.granted),
+        (Bytes::kib(96), Bytes::kib(96))
+    );
+    drop((first, second));
+    assert_eq!(pool.stats().granted, Bytes::ZERO);
+    assert!(ask(4096).is_err());
+    pool.set_ceiling(Bytes::mib(1));
+    while let Some(work) = pool.take_wipe() {
+        pool.wipe(work).unwrap();
+    }
+    assert!(ask(64 << 10).is_ok());
+}

@@ -6,7 +6,7 @@
 //! dropped by one thread. Without a factory every call is refused.
 
 use crate::segment::MemfdBacking;
-use muninn_proto::server::{CallerOf, Service, Shard, Surroundings};
+use muninn_proto::server::{CallerOf, Peer, Service, Shard, Surroundings};
 use muninn_sys::signal::PidFd;
 use muninn_types::{ConnId, Nanos};
 use muninn_wire::{Called, ErrorCode, Refusal};
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// The most calls that one event loop has under way.
 pub const CALLS_MAX: usize = 4096;
+/// Those of one source.
+const CALLS_OF_SOURCE: usize = CALLS_MAX / 2;
 /// Calls that are collected before the host runs, while more connections are ready.
 pub(crate) const CALLS_BATCH: usize = 32;
 
@@ -80,6 +82,8 @@ pub(crate) struct Calls {
     fresh: usize,
     /// Not taken by the host.
     refused: Vec<(CallerOf, Refusal)>,
+    /// Those that the host has, by where they came from. Few: a table would cost more than a look at all.
+    sources: Vec<(Peer, usize)>,
     /// Runs in a row in which nothing went on.
     stalls: u32,
 }
@@ -90,6 +94,7 @@ impl Calls {
             host,
             fresh: 0,
             refused: Vec::new(),
+            sources: Vec::new(),
             stalls: 0,
         }
     }
@@ -102,16 +107,26 @@ impl Calls {
         now: Nanos,
     ) {
         self.fresh += 1;
+        let its = self
+            .sources
+            .iter()
+            .position(|(from, _)| *from == caller.source);
+        let of_source = its.map_or(0, |at| self.sources[at].1);
+        let too_many = |max: usize| Err(Refusal::with(ErrorCode::TooManyCalls, max as u64, 0));
         let taken = match &mut self.host {
             None => Err(Refusal::new(ErrorCode::NoWic)),
-            Some(host) if host.under_way() >= CALLS_MAX => {
-                Err(Refusal::with(ErrorCode::TooManyCalls, CALLS_MAX as u64, 0))
-            }
+            Some(host) if host.under_way() >= CALLS_MAX => too_many(CALLS_MAX),
+            Some(_) if of_source >= CALLS_OF_SOURCE => too_many(CALLS_OF_SOURCE),
             Some(host) => {
                 let service = shard.service(caller.session, caller.service);
                 host.submit(caller, service, args, now)
             }
         };
+        match its {
+            Some(at) if taken.is_ok() => self.sources[at].1 += 1,
+            None if taken.is_ok() => self.sources.push((caller.source, 1)),
+            _ => {}
+        }
         if let Err(refusal) = taken {
             self.refused.push((*caller, refusal));
         }
@@ -155,6 +170,16 @@ impl Calls {
             end(&caller, &Err(refusal));
         }
         if let Some(host) = &mut self.host {
+            let sources = &mut self.sources;
+            let mut end = |caller: &CallerOf, result: &Result<Called<'_>, Refusal>| {
+                if let Some(at) = sources.iter().position(|(from, _)| *from == caller.source) {
+                    sources[at].1 -= 1;
+                    if sources[at].1 == 0 {
+                        sources.swap_remove(at);
+                    }
+                }
+                end(caller, result);
+            };
             self.stalls = match host.run(now, &mut end) {
                 true => 0,
                 false => self.stalls.saturating_add(1),

@@ -11,6 +11,7 @@ use crate::halt::{Halt, Verdict};
 use crate::heirs::Heirs;
 use crate::segment::MemfdBacking;
 use muninn_policy::wrr::{Weights, Wrr};
+use muninn_proto::secure::UnixTime;
 use muninn_proto::server::{Out, Peer, Shard};
 use muninn_sys::clock::{self, Courtesy};
 use muninn_sys::epoll::{Epoll, EventFd, Events, Interest};
@@ -420,6 +421,7 @@ impl EventLoop {
     }
 
     fn tick(&mut self, now: Nanos) {
+        self.shard.shared().set_time(UnixTime(clock::unix()));
         self.shard.tick(now, &mut self.out);
         self.after_shard();
         if self.accept_paused {
@@ -497,6 +499,10 @@ impl EventLoop {
         let id = ConnId(self.next_conn);
         self.next_conn += 1;
         let now = clock::now();
+        let Some(entry) = self.shard.shared().ledger.connect(handed.peer) else {
+            self.shard.shared().registry.refused("too-many-connections");
+            return;
+        };
         if self
             .epoll
             .add(&handed.stream, id.0, Interest::READ)
@@ -511,7 +517,6 @@ impl EventLoop {
         {
             self.shard.comes_from(id, peer.pid);
         }
-        let entry = self.shard.shared().ledger.open(handed.peer);
         let mut connection = Connection::new(id, handed.stream, handed.peer, entry, !equal);
         connection.preload(handed.bytes);
         self.connections.insert(id, connection);

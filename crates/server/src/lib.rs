@@ -30,9 +30,11 @@ use halt::{Halt, Verdict};
 use heirs::Heirs;
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
+use muninn_proto::secure::UnixTime;
 use muninn_proto::server::{Pool, PoolConfig, PoolStats, Shard, Shared, SharedConfig};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::clock;
+use muninn_sys::limits::{self, Limited};
 use muninn_sys::socket::{Address, ListenError, Listener};
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, SessionId};
 use muninn_wire::{ShortText, StatusPage};
@@ -297,6 +299,11 @@ impl Server {
             metrics,
             ..
         } = base;
+        shared.set_time(UnixTime(clock::unix()));
+        // Half of what there is, so that no source can take the last descriptor.
+        if let Some(files) = limits::limit(Limited::OpenFiles).soft {
+            shared.ledger.limit_connections((files / 2).max(1));
+        }
         let addresses = listeners.iter().map(|l| l.address().clone()).collect();
         let metrics_address = metrics
             .as_ref()
@@ -409,6 +416,16 @@ impl Server {
     /// While the machine is short of memory, nothing more is granted.
     pub fn set_short(&self, short: bool) {
         self.shared.pool.set_short(short);
+    }
+
+    /// Clients are asked to move so much of what they hold elsewhere: each its part.
+    pub fn ask_back(&self, bytes: Bytes) {
+        self.shared.asked_bytes.store(bytes.0, Relaxed);
+    }
+
+    /// Nothing is granted that would make it more than this in all; what is granted stays.
+    pub fn set_ceiling(&self, ceiling: Bytes) {
+        self.shared.pool.set_ceiling(ceiling);
     }
 
     /// What clients have to show from now on. Who is in stays in.

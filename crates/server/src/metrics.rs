@@ -20,6 +20,7 @@ const REQUEST_MAX: usize = 4096;
 const SCRAPERS_MAX: usize = 64;
 /// How often it is looked at whether the server is to stop.
 const LOOK: Duration = Duration::from_millis(200);
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 const LISTENER: u64 = u64::MAX;
 const BEARER: &[u8] = b"Authorization: Bearer ";
 const TOKEN_MIN: usize = 16;
@@ -66,11 +67,6 @@ pub(crate) fn render(shared: &Shared<MemfdBacking>) -> String {
         "Memory of the agents themselves.",
         agents.metadata_bytes,
     );
-    gauge(
-        "agent_cpu_ms",
-        "CPU time of the agents that run.",
-        agents.cpu_ms,
-    );
     gauge("sessions", "Sessions.", u64::from(status.sessions));
     gauge("grants", "Grants.", u64::from(status.grants));
     gauge("connections", "Connections.", u64::from(status.connections));
@@ -83,6 +79,21 @@ pub(crate) fn render(shared: &Shared<MemfdBacking>) -> String {
         "draining",
         "1 while memory is being given back.",
         u64::from(status.drain_left_ms > 0),
+    );
+    let mut other = |name: &str, help: &str, value: &dyn fmt::Display| {
+        let _ = writeln!(text, "# HELP muninn_{name} {help}");
+        let _ = writeln!(text, "# TYPE muninn_{name} gauge\nmuninn_{value}");
+    };
+    let cpu_s = agents.cpu_ms as f64 / 1000.0;
+    other(
+        "agent_cpu_seconds",
+        "CPU time of the agents that run.",
+        &format_args!("agent_cpu_seconds {cpu_s}"),
+    );
+    other(
+        "build_info",
+        "Which release this is; always 1.",
+        &format_args!("build_info{{version=\"{VERSION}\"}} 1"),
     );
     let families = [
         ("requests_total", "Requests by class of traffic."),
@@ -248,6 +259,15 @@ pub(crate) fn serve(
     }
 }
 
+/// For those who start and end servers, without a token: whether it takes new clients, and nothing else.
+fn health(shared: &Shared<MemfdBacking>) -> (&'static str, String) {
+    let status = shared.status(SessionId(u64::MAX), clock::now()).server;
+    match status.drain_left_ms > 0 {
+        true => ("503 Service Unavailable", "draining\n".to_string()),
+        false => ("200 OK", "ok\n".to_string()),
+    }
+}
+
 fn answer(request: &[u8], shared: &Shared<MemfdBacking>, token: Option<&MetricsToken>) -> Vec<u8> {
     let asked = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
     let permitted = token.is_none_or(|token| {
@@ -260,6 +280,7 @@ fn answer(request: &[u8], shared: &Shared<MemfdBacking>, token: Option<&MetricsT
         })
     });
     let (code, body) = match (permitted, asked) {
+        _ if request.starts_with(b"GET /healthz ") => health(shared),
         (false, _) => {
             shared.registry.refused("metrics-token");
             ("401 Unauthorized", "a token is needed\n".to_string())

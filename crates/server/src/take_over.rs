@@ -5,13 +5,14 @@
 //! heir   H  I listen                   old   X why not, or
 //!                                            E so many descriptors, and then these
 //! heir   F why not, or R all is here   old   N too late, or G it is yours
-//! heir   S I serve                     old   ends
+//! heir   takes the token, S I serve    old   ends
 //! ```
 //!
 //! While they talk nobody is served, and nobody loses its lease by that. Invariant: the memory is one
-//! process's at any moment. Until G it is the old one's, which goes on whatever happens to the heir; from
-//! then on the heir's, unless that dies before it serves. A word that is missing is no answer: whoever
-//! misses one looks whether the other process is still there. Every wait has an end.
+//! process's at any moment, whoever dies, is stopped or is slow. Words cannot decide that, since the last one
+//! may get lost; a *token* does, which travels with the memory and of which there is one ([`Token`]): who has
+//! taken it serves, and the other one never does. The old process takes it before it goes on without its
+//! heir, the heir before it begins. Every wait has an end.
 
 use crate::event_loop::Mailbox;
 use crate::halt::{Left, Standstill, Verdict};
@@ -19,10 +20,9 @@ use crate::segment::{MemfdBacking, MemfdSegment};
 use crate::{Base, Server, ServerConfig, ServerError, backing, check, shards, shared_config};
 use muninn_proto::server::Inherited;
 use muninn_sys::clock;
-use muninn_sys::epoll::Interest;
+use muninn_sys::epoll::{EventFd, Interest};
 use muninn_sys::memory::Memfd;
 use muninn_sys::secret;
-use muninn_sys::signal::PidFd;
 use muninn_sys::socket::{Address, ByteStream, FDS_MAX, Listener, ReceivedFds, Stream, Transfer};
 use muninn_types::{Bytes, Nanos, format_duration};
 use muninn_wire::{Estate, EstateError, LeftUse};
@@ -218,7 +218,7 @@ impl Talk {
 }
 
 /// A memory file with an estate in it, wiped when it is no longer needed.
-struct StateFile(Memfd);
+struct StateFile(Memfd, bool);
 
 impl StateFile {
     fn write(estate: &Estate) -> Result<StateFile, std::io::Error> {
@@ -228,13 +228,13 @@ impl StateFile {
         let written = file.and_then(|file| file.write_all(&bytes).map(|()| file));
         secret::wipe(&mut bytes);
         written
-            .map(StateFile)
+            .map(|file| StateFile(file, false))
             .map_err(|error| std::io::Error::other(error.to_string()))
     }
 
     fn read(fd: OwnedFd) -> Result<Estate, TakeOverError> {
         let incomplete = |_| TakeOverError::Incomplete("its state");
-        let file = StateFile(Memfd::from_fd(fd).map_err(incomplete)?);
+        let file = StateFile(Memfd::from_fd(fd).map_err(incomplete)?, false);
         let mut bytes = file.0.read_all().map_err(incomplete)?;
         let estate = Estate::decode(&bytes);
         secret::wipe(&mut bytes);
@@ -242,21 +242,35 @@ impl StateFile {
     }
 }
 
-impl Drop for StateFile {
-    fn drop(&mut self) {
-        // The file goes with its last descriptor; this is for the one that the other process has.
-        let _ = self.0.resize(Bytes::ZERO);
+impl StateFile {
+    /// It stays as it is: somebody reads it later.
+    fn keep(mut self) {
+        self.1 = true;
     }
 }
 
-fn process_of(stream: &Stream) -> Option<PidFd> {
-    let pid = stream.peer_credentials().ok()?.pid;
-    PidFd::open(pid).ok()
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        // The file goes with its last descriptor; this is for the one that the other process has.
+        if !self.1 {
+            let _ = self.0.resize(Bytes::ZERO);
+        }
+    }
 }
 
-/// Whether a process ends soon. One that cannot be looked at does not.
-fn ends_soon(process: Option<&PidFd>) -> bool {
-    process.is_some_and(|process| process.wait_end(Some(LAST_WORD)).unwrap_or(false))
+/// The right to serve. Both processes have the same counter, which is 1 until one of them reads it.
+struct Token(EventFd);
+
+impl Token {
+    fn new() -> Result<Token, rustix::io::Errno> {
+        let token = EventFd::new()?;
+        token.notify();
+        Ok(Token(token))
+    }
+    /// Whether it is ours from now on. It can be taken once.
+    fn take(&self) -> bool {
+        self.0.drain() == 1
+    }
 }
 
 impl Server {
@@ -290,7 +304,6 @@ impl Server {
     pub fn hand_over(&mut self, heir: Stream) -> Result<Bytes, NotHandedOver> {
         let lease: Duration = self.shared.config.lease.into();
         let patience = (lease / 4).clamp(PATIENCE_MIN, PATIENCE_MAX);
-        let process = process_of(&heir);
         let mut talk = Talk::new(heir, patience);
         let refuse = |talk: &Talk, why: String| {
             talk.say_why(REFUSES, &why);
@@ -324,20 +337,21 @@ impl Server {
             return Err(refuse(&talk, "it has no descriptors left".to_string()));
         }
         talk.give(patience);
-        if let Err(error) = self.give(&talk, left) {
+        let token = Token::new().map_err(|errno| NotHandedOver::Send(errno.into()))?;
+        let handed = self.give(&talk, left, &token).and_then(|()| {
+            talk.say(&[YOURS]).map_err(not_heard)?;
+            talk.give(LAST_WORD);
+            match talk.word() {
+                Ok(_) => Ok(()),
+                Err(unheard) => Err(not_heard(unheard)),
+            }
+        });
+        if let Err(error) = handed
+            && token.take()
+        {
+            // It has not begun, and cannot any more.
             let _ = talk.say(&[TOO_LATE]);
             return Err(error);
-        }
-        if let Err(unheard) = talk.say(&[YOURS]) {
-            // It never heard that it may: nothing has changed hands.
-            return Err(not_heard(unheard));
-        }
-        talk.give(LAST_WORD);
-        match talk.word() {
-            Ok(SERVES) => {}
-            // It has everything and was told to begin. If it is dead nobody serves, so we do.
-            _ if ends_soon(process.as_ref()) => return Err(NotHandedOver::Gone),
-            _ => {}
         }
         let held = self.pool().granted;
         self.stop.store(true, Relaxed);
@@ -346,23 +360,96 @@ impl Server {
         Ok(held)
     }
 
-    /// Sends all that there is, and waits until the heir has looked at it.
-    fn give(&self, talk: &Talk, left: Left) -> Result<(), NotHandedOver> {
+    /// Leaves everything to whoever keeps descriptors until the next process begins ([`Server::resume`]); after an
+    /// error this one goes on serving. After success the server is to be dropped. What clients hold.
+    pub fn leave(
+        &mut self,
+        mut keep: impl FnMut(&[BorrowedFd<'_>]) -> std::io::Result<()>,
+    ) -> Result<Bytes, NotHandedOver> {
+        if let Some(why) = self.hindrance() {
+            return Err(NotHandedOver::Hindrance(why));
+        }
+        let gate = Arc::clone(&self.gate);
+        let still = lock(&gate);
+        let loops = Standstill::new();
+        self.mailboxes.iter().for_each(|m| m.halt(&loops.halt));
+        let left = loops.wait(self.mailboxes.len(), PATIENCE_MAX);
+        let left = left.filter(|left| left.listeners.len() == self.addresses.len());
+        let busy = || NotHandedOver::Hindrance("one of its threads is busy".to_string());
+        let left = left.ok_or_else(busy)?;
+        if let Some(why) = self.hindrance() {
+            return Err(NotHandedOver::Hindrance(why));
+        }
+        let (state, left) = self.state_of(left)?;
+        let kept = self.with_descriptors(&state, None, &left, |fds| keep(fds));
+        kept.map_err(NotHandedOver::Send)?;
+        // It is to be read again.
+        state.keep();
+        let held = self.pool().granted;
+        self.stop.store(true, Relaxed);
+        loops.end_with(Verdict::End);
+        drop(still);
+        Ok(held)
+    }
+
+    /// Goes on where a process was that left everything and is gone: with the same descriptors in the same order.
+    pub fn resume(config: ServerConfig, fds: Vec<OwnedFd>) -> Result<Server, ServerError> {
+        let mut fds = VecDeque::from(fds);
+        let state = fds.pop_front();
+        let state = state.ok_or(TakeOverError::Incomplete("its state"))?;
+        let gate = Arc::default();
+        let still = lock(&gate);
+        let (server, loops) = prepare(config, &StateFile::read(state)?, fds, &gate)?;
+        loops.end_with(Verdict::Begin);
+        drop(still);
+        server.shared.pool.memory().iter().for_each(|m| m.settle());
+        Ok(server)
+    }
+
+    fn state_of(&self, left: Left) -> Result<(StateFile, Left), NotHandedOver> {
         let mut estate = left.will.finish(&self.shared);
         let listening = left.listeners.iter();
         estate.listening = listening.map(|(address, _)| address.to_string()).collect();
         let metrics = self.metrics_listener.as_ref();
         estate.metrics = metrics.map(|listener| listener.address().to_string());
         let state = StateFile::write(&estate).map_err(NotHandedOver::Send)?;
+        let left = Left {
+            listeners: left.listeners,
+            ..Left::default()
+        };
+        Ok((state, left))
+    }
+
+    /// All that the next process needs, in the order in which it looks for it.
+    fn with_descriptors<T>(
+        &self,
+        state: &StateFile,
+        token: Option<&Token>,
+        left: &Left,
+        give: impl FnOnce(&[BorrowedFd<'_>]) -> T,
+    ) -> T {
         let memory = self.shared.pool.memory();
         let mut fds = vec![state.0.as_fd()];
+        fds.extend(token.map(|token| token.0.as_fd()));
         fds.extend(left.listeners.iter().map(|(_, fd)| fd.as_fd()));
-        fds.extend(metrics.map(|listener| listener.as_fd()));
+        fds.extend(
+            self.metrics_listener
+                .as_ref()
+                .map(|listener| listener.as_fd()),
+        );
         fds.extend(memory.iter().map(|segment| segment.descriptor()));
-        let mut head = vec![ESTATE];
-        head.extend_from_slice(&(fds.len() as u32).to_le_bytes());
-        talk.say(&head).map_err(not_heard)?;
-        talk.send_descriptors(&fds).map_err(not_heard)?;
+        give(&fds)
+    }
+
+    /// Sends all that there is, and waits until the heir has looked at it.
+    fn give(&self, talk: &Talk, left: Left, token: &Token) -> Result<(), NotHandedOver> {
+        let (state, left) = self.state_of(left)?;
+        self.with_descriptors(&state, Some(token), &left, |fds| {
+            let mut head = vec![ESTATE];
+            head.extend_from_slice(&(fds.len() as u32).to_le_bytes());
+            talk.say(&head).map_err(not_heard)?;
+            talk.send_descriptors(fds).map_err(not_heard)
+        })?;
         match talk.word() {
             Ok(READY) => Ok(()),
             Ok(FAILED) => Err(NotHandedOver::Failed(talk.hear_why())),
@@ -376,13 +463,13 @@ impl Server {
     /// Goes on in the place of the server at the other end of a connection on which that was permitted.
     /// An error leaves that one as it was.
     pub fn take_over(config: ServerConfig, old: Stream) -> Result<Server, ServerError> {
-        let process = process_of(&old);
         let mut talk = Talk::new(old, PATIENCE_MAX + PATIENCE_MAX);
         // Nothing is wiped before it is ours.
         let gate = Arc::default();
         let still = lock(&gate);
-        let taken = receive(&talk).and_then(|(estate, fds)| prepare(config, &estate, fds, &gate));
-        let (server, loops) = match taken {
+        let taken = receive(&talk)
+            .and_then(|(estate, token, fds)| Ok((prepare(config, &estate, fds, &gate)?, token)));
+        let ((server, loops), token) = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 talk.say_why(FAILED, &error.to_string());
@@ -394,11 +481,11 @@ impl Server {
             talk.word()
         });
         let begin = match permitted {
-            Ok(YOURS) => Ok(()),
-            Ok(_) => Err(TakeOverError::TooLate),
-            // Nobody but us has it any more.
-            Err(_) if ends_soon(process.as_ref()) => Ok(()),
-            Err(_) => Err(TakeOverError::BrokenOff),
+            Ok(TOO_LATE) => Err(TakeOverError::TooLate),
+            // It may have said nothing because it died, or was stopped: it does not serve without the token.
+            Ok(YOURS) | Err(_) if token.take() => Ok(()),
+            Ok(YOURS) | Err(_) => Err(TakeOverError::TooLate),
+            Ok(_) => Err(TakeOverError::BrokenOff),
         };
         if let Err(error) = begin {
             server.stop.store(true, Relaxed);
@@ -429,8 +516,8 @@ fn not_heard(unheard: Unheard) -> NotHandedOver {
     }
 }
 
-/// The state and the descriptors behind it.
-fn receive(talk: &Talk) -> Result<(Estate, VecDeque<OwnedFd>), ServerError> {
+/// The state, the token and the descriptors behind them.
+fn receive(talk: &Talk) -> Result<(Estate, Token, VecDeque<OwnedFd>), ServerError> {
     let broken = |unheard| match unheard {
         Unheard::Closed => TakeOverError::BrokenOff,
         Unheard::Silent => TakeOverError::Incomplete("it says nothing"),
@@ -449,10 +536,10 @@ fn receive(talk: &Talk) -> Result<(Estate, VecDeque<OwnedFd>), ServerError> {
         return Err(TakeOverError::Incomplete("a number of descriptors that cannot be").into());
     }
     let mut fds = talk.receive_descriptors(count).map_err(broken)?;
-    let state = fds
-        .pop_front()
-        .ok_or(TakeOverError::Incomplete("its state"))?;
-    Ok((StateFile::read(state)?, fds))
+    let mut next = |what| fds.pop_front().ok_or(TakeOverError::Incomplete(what));
+    let (state, token) = (next("its state")?, next("the right to begin")?);
+    // What follows depends on the version, which is looked at first.
+    Ok((StateFile::read(state)?, Token(token.into()), fds))
 }
 
 /// Whether an address that was asked for is served already: any port is as good as another.

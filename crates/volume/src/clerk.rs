@@ -248,7 +248,10 @@ impl Clerk {
         drop(placement);
         let sequence = sequence.into_iter().filter(|s| !self.roster.has_left(*s));
         let mut order = candidates(sequence, taken, |s| self.roster.domain(s));
-        order.sort_by_key(|server| self.is_out_of_reach(*server));
+        order.sort_by_key(|server| {
+            let distrusted = self.roster.is_distrusted(*server);
+            (self.is_out_of_reach(*server), distrusted)
+        });
         order
     }
 
@@ -434,6 +437,7 @@ impl Clerk {
                 Err(Refused::Away(why)) => away.push(why),
             }
         }
+        self.gather_from_left(&mut fresh);
         // Parity is written whenever anything is, and read hardly ever: everybody gets a turn at it.
         if fresh.members.len() == self.layout.members() && self.layout.stripes().is_some() {
             let turn = self.turn.fetch_add(1, Relaxed) as usize;
@@ -441,6 +445,28 @@ impl Clerk {
             fresh.members.rotate_left(by);
         }
         (fresh, full, away)
+    }
+
+    /// If nobody on the list gives even what is needed (it may name none that runs), those that left and are
+    /// still there are asked: what they get is moved away as soon as there is another place.
+    fn gather_from_left(&self, fresh: &mut Fresh) {
+        for server in self.roster.ids() {
+            if fresh.members.len() >= self.layout.needed() {
+                return;
+            }
+            let taken = fresh.members.iter().any(|at| at.server == server);
+            let there = self.roster.has_left(server) && self.roster.generation(server) != 0;
+            if taken || !there || self.roster.is_suspected(server) {
+                continue;
+            }
+            if let Ok((holding, pages)) = self.grant_at(server, fresh.pages) {
+                fresh.pages = fresh.pages.min(pages);
+                fresh.members.push(holding);
+                self.say_once(
+                    "no server that is in the pool gives memory: what leaves goes to one that left it",
+                );
+            }
+        }
     }
 
     /// Lets [`Clerk::run`] return.
@@ -615,8 +641,13 @@ impl Clerk {
         }
         let mut why = Vec::new();
         self.knock_ahead(&order.taken, 1);
-        for server in self.order(&order.taken) {
-            if self.is_out_of_reach(server) || self.roster.is_draining(server) {
+        let to = match order.to {
+            Some(server) => vec![server],
+            None => self.order(&order.taken),
+        };
+        for server in to {
+            let gives_back = self.roster.is_draining(server) || self.roster.asked(server) > 0;
+            if self.is_out_of_reach(server) || gives_back {
                 continue;
             }
             pulse();
@@ -641,12 +672,11 @@ impl Clerk {
             true => "no other server answers".to_string(),
             false => why.join("; "),
         };
-        (
-            Err(Some(format!(
-                "there is no room for another copy of what has too few: {why}"
-            ))),
-            None,
-        )
+        let what = match order.degraded {
+            true => "there is no room for another copy of what has too few",
+            false => "there is no other place for what servers want to be rid of",
+        };
+        (Err(Some(format!("{what}: {why}"))), None)
     }
 
     fn beat(&self, server: ServerId, patience: Duration) {
@@ -664,6 +694,7 @@ impl Clerk {
         }
         let draining = transport.drain_left().is_some();
         self.roster.note_draining(server, draining);
+        self.roster.note_asked(server, transport.asked_back().0);
     }
 }
 
@@ -713,7 +744,7 @@ impl Rounds {
             self.remind_at = now + REMIND.into();
             let desk = lock(&clerk.desk);
             let to_move = desk.to_move > 0 && desk.order.is_none();
-            if to_move || clerk.roster.has_leaving() {
+            if to_move || clerk.roster.has_leaving() || clerk.roster.has_fresh() {
                 clerk.news.store(true, Relaxed);
             }
         }

@@ -170,6 +170,16 @@ pub struct Entry {
     pub fill: Option<Arc<Fill>>,
     /// It was said that too few of its members are left.
     pub lost: bool,
+    /// One of its members is to go elsewhere, though its server keeps others.
+    pub leave: Option<Leave>,
+}
+
+/// A member that is to go elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    pub from: ServerId,
+    /// Where to; anywhere if its server only wants to be rid of it.
+    pub to: Option<ServerId>,
 }
 
 impl Entry {
@@ -196,9 +206,15 @@ impl Entry {
         let members = self.members.iter();
         members.map(|member| usize::from(member.piece)).collect()
     }
-    /// A row was written.
-    pub fn note_row(&mut self, row: u32) {
-        if let Some(fill) = &self.fill {
+    /// Some pieces of a row were written. A member that fell behind and lacks none of these is left alone:
+    /// it is read from, and what the mover makes of a row that is being written may be nonsense.
+    pub fn note_row(&mut self, row: u32, touched: Pieces) {
+        let Some(fill) = &self.fill else { return };
+        let concerned = fill.behind.is_none_or(|at| {
+            let member = self.member(at.server);
+            member.is_some_and(|member| touched.has(usize::from(member.piece)))
+        });
+        if concerned {
             fill.note_written(row);
         }
     }
@@ -279,6 +295,7 @@ impl ExtentMap {
             sums,
             fill: None,
             lost: false,
+            leave: None,
         });
         // What lies beyond its end is in no member.
         if let Some(entry) = self.entries[at].as_mut().filter(|_| full) {
@@ -372,6 +389,13 @@ impl ExtentMap {
     pub fn at_server(&self, server: ServerId) -> Vec<ExtentId> {
         let ids = self.by_server.get(&server).into_iter().flatten();
         ids.map(|id| ExtentId(*id)).collect()
+    }
+    pub fn ids_at(&self, server: ServerId) -> impl Iterator<Item = ExtentId> {
+        let ids = self.by_server.get(&server).into_iter().flatten();
+        ids.map(|id| ExtentId(*id))
+    }
+    pub fn count_at(&self, server: ServerId) -> usize {
+        self.by_server.get(&server).map_or(0, BTreeSet::len)
     }
     pub fn holds_nothing(&self, server: ServerId) -> bool {
         !self.by_server.contains_key(&server)

@@ -24,6 +24,7 @@
 mod clerk;
 pub mod code;
 mod extent;
+mod give;
 mod heritage;
 mod lag;
 mod mover;

@@ -42,6 +42,10 @@ pub struct Order {
     pub target: Option<Holding>,
     /// Servers that have a member.
     pub taken: Vec<ServerId>,
+    /// The only one that is to have it, if it is not all the same.
+    pub to: Option<ServerId>,
+    /// There are fewer members than there should be.
+    pub degraded: bool,
     pub fill: Arc<Fill>,
     /// With parity.
     pub stripes: Option<Stripes>,

@@ -13,6 +13,25 @@ use muninn_types::{Class, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::time::Duration;
 
+/// Who is asked for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Only {
+    Anybody,
+    /// One server, which is waited for until its session is lost or its time is over.
+    Waiting(ServerId),
+    /// One server, as long as answers usually take.
+    Briefly(ServerId),
+}
+
+impl Only {
+    fn server(self) -> Option<ServerId> {
+        match self {
+            Only::Anybody => None,
+            Only::Waiting(server) | Only::Briefly(server) => Some(server),
+        }
+    }
+}
+
 impl Volume {
     /// Where a page can be read, if that is mapped.
     pub(crate) fn mapped(&self, transfer: &Transfer) -> Option<*mut Page> {
@@ -119,7 +138,7 @@ impl Volume {
         &mut self,
         batch: &[Transfer],
         class: Class,
-        only: Option<ServerId>,
+        only: Only,
     ) -> Result<(), VolumeError> {
         let mut legs = std::mem::take(&mut self.legs);
         legs.clear();
@@ -139,9 +158,10 @@ impl Volume {
         &mut self,
         batch: &[Transfer],
         class: Class,
-        only: Option<ServerId>,
+        asked: Only,
         legs: &mut Vec<Leg>,
     ) -> Result<(), VolumeError> {
+        let only = asked.server();
         let (all, mut done) = (all_of(batch), 0u64);
         let mut several = false;
         for (at, transfer) in batch.iter().enumerate() {
@@ -199,7 +219,10 @@ impl Volume {
                 }
             };
             let leg = legs[at.expect("one waits")];
-            let wait = self.patience(&leg, waiting > 1, hedged)?;
+            let wait = match asked {
+                Only::Briefly(_) => self.brief_patience(&leg)?,
+                _ => self.patience(&leg, waiting > 1, hedged)?,
+            };
             let Some((token, ended)) = self.wire.poll(&leg, wait) else {
                 continue;
             };
@@ -288,6 +311,20 @@ impl Volume {
         };
         let until = next.min(ends).saturating_sub(now);
         Ok(Duration::from(until).max(Duration::from_micros(1)))
+    }
+
+    /// The same, where somebody else can be asked afterwards.
+    fn brief_patience(&self, leg: &Leg) -> Result<Duration, VolumeError> {
+        let patience = self.wire.latency(leg.server).suspect_after();
+        let ends = leg.posted_at.saturating_add(patience);
+        let now = self.roster.now();
+        if now > ends {
+            self.roster.suspect(leg.server);
+            let at = self.roster.address(leg.server);
+            let text = format!("the server at {at} does not answer");
+            return Err(VolumeError::Lost(text));
+        }
+        Ok(Duration::from(ends.saturating_sub(now)).max(Duration::from_micros(1)))
     }
 
     /// Asks others for what a server should have brought by now, or has failed to bring.

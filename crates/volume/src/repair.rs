@@ -7,6 +7,7 @@ use crate::volume::{GLANCE, Page, Transfer, Volume};
 use crate::wire::Ended;
 use muninn_net::{Buffer, Verb};
 use muninn_policy::layout::Layout;
+use muninn_policy::mover::Reason;
 use muninn_policy::stripe::Pieces;
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
@@ -32,14 +33,14 @@ enum Task {
 impl Volume {
     pub(crate) fn order_next(&mut self) {
         let now = self.roster.now();
-        let number = loop {
-            let Some((number, _)) = self.mover.poll_next(now) else {
+        let (number, reason) = loop {
+            let Some((number, reason)) = self.mover.poll_next(now) else {
                 return;
             };
             // It may be well by now: a drain was cancelled.
             self.check(ExtentId(number));
             if self.mover.wants(number) {
-                break number;
+                break (number, reason);
             }
         };
         let id = ExtentId(number);
@@ -74,6 +75,11 @@ impl Volume {
             members: members.collect(),
             target,
             taken: entry.members.iter().map(|m| m.at.server).collect(),
+            to: entry
+                .leave
+                .and_then(|leave| leave.to)
+                .filter(|_| reason == Reason::Balance),
+            degraded: matches!(reason, Reason::Degraded { .. }),
             fill,
             stripes: layout.stripes(),
             sums,
@@ -106,7 +112,7 @@ impl Volume {
         if let Some(member) = behind().find(answers) {
             return Some(Task::CatchUp(member.piece, member.at));
         }
-        let leaving = entry.members.iter().find(|m| self.is_leaving(m));
+        let leaving = entry.members.iter().find(|m| self.is_leaving(entry, m));
         match leaving {
             Some(member) => Some(Task::Make(member.piece)),
             None => behind().next().map(|_| Task::Wait),
@@ -114,8 +120,11 @@ impl Volume {
     }
 
     /// Whether another should take a member's place.
-    fn is_leaving(&self, member: &Member) -> bool {
+    fn is_leaving(&self, entry: &Entry, member: &Member) -> bool {
         let server = member.at.server;
+        if entry.leave.is_some_and(|leave| leave.from == server) {
+            return true;
+        }
         let given_up = !member.is_whole() && self.roster.is_given_up(server);
         given_up || self.roster.is_draining(server)
     }
@@ -134,7 +143,9 @@ impl Volume {
         let target = match moved.target {
             Ok(target) => target,
             Err(why) => {
-                if let Some(why) = why {
+                if let Some(why) = why
+                    && !self.give_up_balance(id)
+                {
                     self.clerk.say_once(&why);
                     self.mover.handle_refusal(id.0, now);
                 }
@@ -205,7 +216,7 @@ impl Volume {
     /// was cancelled or a server answers again.
     fn place_for(&self, entry: &Entry, piece: u8) -> Option<Place> {
         let mut members = entry.members.iter();
-        let leaving = |member: &&Member| self.is_leaving(member);
+        let leaving = |member: &&Member| self.is_leaving(entry, member);
         let of = |member: &Member| Place::Of(member.at.server);
         match self.layout() {
             Layout::Parity(_) => match entry.holder(usize::from(piece)) {

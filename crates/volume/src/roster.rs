@@ -36,6 +36,8 @@ pub struct Attempt {
 /// How long a server may take to be connected to: the only one, and one of several.
 const CONNECT_ONLY: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_millis(500);
+/// How long one that was found to lie is given something only if there is nobody else.
+const DISTRUST: Nanos = Nanos::secs(60);
 /// How often a connection that is being made is looked at.
 pub(crate) const KNOCK_GLANCE: Duration = Duration::from_millis(1);
 
@@ -69,6 +71,8 @@ pub struct Listed {
     pub rack: Option<String>,
     /// It is not to be used any more: what it holds is moved away.
     pub left: bool,
+    /// When it joins, others give it some of what they hold.
+    pub fill: bool,
 }
 
 impl From<&Address> for Listed {
@@ -77,6 +81,7 @@ impl From<&Address> for Listed {
             address: address.clone(),
             rack: None,
             left: false,
+            fill: true,
         }
     }
 }
@@ -113,6 +118,12 @@ struct Server {
     knocking: AtomicBool,
     draining: AtomicBool,
     left: AtomicBool,
+    /// It asks for so many bytes of its memory back.
+    asked: AtomicU64,
+    /// It joined while this ran, and may be given what others hold.
+    fresh: AtomicBool,
+    /// Until then others are given what it could have, in nanoseconds: it was found to lie.
+    distrusted_until: AtomicU64,
 }
 
 /// The servers of a pool, in the order in which they were named.
@@ -174,6 +185,9 @@ impl Server {
             knocking: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            fresh: AtomicBool::new(false),
+            distrusted_until: AtomicU64::new(0),
         }
     }
 }
@@ -251,10 +265,17 @@ impl Roster {
 
     /// One at a time: under the lock of `followed`, or before anybody else knows this.
     fn take_over(&self, list: &[Listed]) {
-        for (slot, listed) in self.slots.iter().zip(list) {
+        let before = self.len();
+        for (at, (slot, listed)) in self.slots.iter().zip(list).enumerate() {
             let server = slot.get_or_init(|| Box::new(Server::new(listed)));
             let link = lock(&server.link);
             let open = usize::from(link.transport.is_some());
+            let joined = before > 0 && at >= before || server.left.load(Relaxed);
+            match (joined, listed.left || !listed.fill) {
+                (_, true) => server.fresh.store(false, Relaxed),
+                (true, false) => server.fresh.store(true, Relaxed),
+                (false, false) => {}
+            }
             match (server.left.swap(listed.left, Relaxed), listed.left) {
                 (false, true) => self.leaving.fetch_add(open, Relaxed),
                 (true, false) => self.leaving.fetch_sub(open, Relaxed),
@@ -269,6 +290,35 @@ impl Roster {
     /// Whether a server is on the list no more.
     pub(crate) fn has_left(&self, server: ServerId) -> bool {
         self.of(server).left.load(Relaxed)
+    }
+    /// Whether it joined while this ran, and may be given what others hold.
+    pub(crate) fn is_fresh(&self, server: ServerId) -> bool {
+        self.of(server).fresh.load(Relaxed)
+    }
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.ids().any(|server| self.is_fresh(server))
+    }
+    /// It has got its part, or cannot have it.
+    pub(crate) fn end_fresh(&self, server: ServerId) {
+        self.of(server).fresh.store(false, Relaxed);
+    }
+    /// Whether it was found to lie lately. It is asked last then: what it is given would be made anew again
+    /// and again.
+    pub(crate) fn is_distrusted(&self, server: ServerId) -> bool {
+        self.now().0 < self.of(server).distrusted_until.load(Relaxed)
+    }
+    pub(crate) fn distrust(&self, server: ServerId) {
+        let until = self.now().saturating_add(DISTRUST);
+        self.of(server).distrusted_until.store(until.0, Relaxed);
+    }
+    /// What a server asks for of its memory.
+    pub(crate) fn asked(&self, server: ServerId) -> u64 {
+        self.of(server).asked.load(Relaxed)
+    }
+    pub(crate) fn note_asked(&self, server: ServerId, bytes: u64) {
+        if self.of(server).asked.swap(bytes, Relaxed) != bytes {
+            self.add_news();
+        }
     }
     /// Whether there are sessions with servers that left.
     pub(crate) fn has_leaving(&self) -> bool {
@@ -387,6 +437,7 @@ impl Roster {
                 known.suspected.store(false, Relaxed);
                 known.away.store(false, Relaxed);
                 known.draining.store(false, Relaxed);
+                known.asked.store(0, Relaxed);
                 if link.membership.handle_answer() {
                     let name = transport.server_name();
                     self.tell(&format!("server '{name}' at {} is back", known.address));

@@ -16,6 +16,7 @@ use crate::VolumeError;
 use crate::clerk::{Clerk, Fresh};
 use crate::extent::{Entry, Extent, ExtentId, ExtentMap, Holding, Member};
 use crate::parity::Parity;
+use crate::reads::Only;
 use crate::roster::Roster;
 use crate::sums::Sums;
 use crate::wire::{Leg, OPERATION_PAGES, Wire};
@@ -23,7 +24,8 @@ use muninn_policy::layout::Layout;
 use muninn_policy::mover::{Mover, Reason};
 use muninn_policy::replenish::{Bounds, Replenish};
 use muninn_sys::rand;
-use muninn_types::{Class, PAGE_SIZE, ServerId};
+use muninn_types::{Class, Nanos, PAGE_SIZE, ServerId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +57,9 @@ impl Transfer {
 pub struct Census {
     /// With fewer copies than the layout wants.
     pub degraded: u64,
+    /// With a copy that goes elsewhere: its server drains, has left the pool or wants memory back, or
+    /// another one joined.
+    pub leaving: u64,
     /// Copies that were made anew, ever.
     pub repaired: u64,
 }
@@ -77,9 +82,14 @@ pub struct Volume {
     pub(crate) moving: Option<ExtentId>,
     lost: Vec<(ExtentId, String)>,
     pub(crate) repaired: u64,
+    /// Extents that are to leave servers that asked for memory.
+    pub(crate) given: BTreeMap<ServerId, BTreeSet<u32>>,
+    pub(crate) balance_at: Nanos,
     /// Grants of a parent that belong to no extent; they can only be shared together with others.
     pub(crate) baggage: Vec<Holding>,
     pub(crate) legs: Vec<Leg>,
+    /// Whom [`Volume::read_copy`] asks, in this order.
+    copies: Vec<ServerId>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -118,8 +128,11 @@ impl Volume {
             moving: None,
             lost: Vec::new(),
             repaired: 0,
+            given: BTreeMap::new(),
+            balance_at: Nanos::ZERO,
             baggage: Vec::new(),
             legs: Vec::new(),
+            copies: Vec::new(),
             roster,
             clerk,
         }
@@ -138,7 +151,8 @@ impl Volume {
 
     pub fn census(&self) -> Census {
         Census {
-            degraded: self.mover.len() as u64,
+            degraded: self.mover.degraded() as u64,
+            leaving: (self.mover.len() - self.mover.degraded()) as u64,
             repaired: self.repaired,
         }
     }
@@ -226,6 +240,9 @@ impl Volume {
     /// An extent that is no longer needed.
     pub fn release(&mut self, id: ExtentId) {
         self.mover.handle_well(id.0);
+        if let Some(leave) = self.map.get(id).and_then(|entry| entry.leave) {
+            self.has_gone(id, leave.from);
+        }
         self.lost.retain(|(lost, _)| *lost != id);
         if let Some(entry) = self.map.remove(id) {
             let members = entry.members.iter().map(|member| member.at);
@@ -235,6 +252,7 @@ impl Volume {
 
     /// Puts an extent into the mover's queue, or out of it.
     pub(crate) fn check(&mut self, id: ExtentId) {
+        self.forget_leave(id);
         let Some(entry) = self.map.get(id) else {
             self.mover.handle_well(id.0);
             return;
@@ -248,7 +266,10 @@ impl Volume {
                 copies: (whole + 1).saturating_sub(needed) as u8,
             }),
             true => Some(Reason::Draining),
-            false => None,
+            false => entry.leave.map(|leave| match leave.to {
+                Some(_) => Reason::Balance,
+                None => Reason::Asked,
+            }),
         };
         match reason {
             Some(reason) => self.mover.handle_want(id.0, reason),
@@ -259,6 +280,7 @@ impl Volume {
     pub(crate) fn drop_member(&mut self, id: ExtentId, server: ServerId) {
         if let Some(at) = self.map.drop_member(id, server) {
             self.clerk.release([at]);
+            self.has_gone(id, server);
             self.check(id);
         }
     }
@@ -279,6 +301,9 @@ impl Volume {
                 self.wire.look_behind(server);
             }
             self.take_in_late();
+        }
+        if self.mover.is_empty() && self.roster.has_fresh() {
+            self.balance();
         }
         if self.moving.is_none() && !self.mover.is_empty() {
             self.order_next();
@@ -320,6 +345,7 @@ impl Volume {
                     .is_some_and(|member| member.at.generation != counts);
                 if gone {
                     self.map.drop_member(id, server);
+                    self.has_gone(id, server);
                     self.note_if_lost(id, server);
                 }
                 if gone || self.roster.is_draining(server) {
@@ -327,6 +353,7 @@ impl Volume {
                 }
             }
         }
+        self.give_back_asked();
         self.clerk.note_to_move(self.mover.len());
     }
 
@@ -362,7 +389,7 @@ impl Volume {
                     unsafe {
                         match self.parity {
                             Some(_) => self.read_rows(batch, class)?,
-                            None => self.read_batch(batch, class, None)?,
+                            None => self.read_batch(batch, class, Only::Anybody)?,
                         }
                     }
                 }
@@ -375,7 +402,8 @@ impl Volume {
     }
 
     /// Reads a page whose contents were not what was written, from the `n`th copy; `None` when there
-    /// are no more.
+    /// are no more. Begin with 0 and leave none out: who does not answer is an error at first, and is
+    /// waited for only when nobody else is left.
     ///
     /// # Safety
     ///
@@ -391,16 +419,33 @@ impl Volume {
             return unsafe { self.read_piece(transfer, class, n) };
         }
         let entry = self.map.get(transfer.extent)?;
-        let mut members = entry.members.iter().filter(|m| m.has(transfer.place));
-        let member = members.nth(n)?;
-        let server = member.at.server;
+        if n == 0 {
+            let members = entry.members.iter().filter(|m| m.has(transfer.place));
+            self.copies = members.map(|member| member.at.server).collect();
+            let roster = &self.roster;
+            self.copies
+                .sort_by_key(|server| roster.is_suspected(*server));
+        }
+        let server = *self.copies.get(n)?;
+        let member = entry.member(server).filter(|m| m.has(transfer.place));
+        let Some(member) = member else {
+            let text = format!("{} has no copy there any more", transfer.extent);
+            return Some(Err(VolumeError::Lost(text)));
+        };
         if let Some(far) = member.place(transfer.place) {
             // SAFETY: as in `read`.
             unsafe { far.copy_to_nonoverlapping(transfer.near, 1) };
             return Some(Ok(server));
         }
+        let asked = match self.copies[n + 1..].iter().all(|later| *later == server) {
+            true => Only::Waiting(server),
+            false => Only::Briefly(server),
+        };
         // SAFETY: as the caller says.
-        let read = unsafe { self.read_batch(std::slice::from_ref(transfer), class, Some(server)) };
+        let read = unsafe { self.read_batch(std::slice::from_ref(transfer), class, asked) };
+        if read.is_err() && matches!(asked, Only::Briefly(_)) && self.roster.is_suspected(server) {
+            self.copies.push(server);
+        }
         Some(read.map(|()| server))
     }
 
@@ -415,6 +460,7 @@ impl Volume {
             self.roster.tell(&format!(
                 "the server at {at} gave back other bytes than were written; its copy of {id} is made anew"
             ));
+            self.roster.distrust(server);
             self.drop_member(id, server);
         }
     }

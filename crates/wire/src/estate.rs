@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// Version of what is written here. It changes with every field.
-pub const ESTATE_VERSION: u32 = 1;
+pub const ESTATE_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"MUNINNES";
 const HEAD: usize = 32;
 /// The longest answer that is kept for a client.
@@ -595,7 +595,7 @@ mod tests {
         assert_eq!(error, EstateError::Version(ESTATE_VERSION + 1));
         assert_eq!(
             error.to_string(),
-            "its state has version 2, and this release of muninn understands 1"
+            "its state has version 3, and this release of muninn understands 2"
         );
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::codec::DecodeError;
 use crate::error::ErrorCode;
-use crate::{HEADER_LEN, MAX_BODY, MAX_PAYLOAD, VERSION};
+use crate::{HEADER_LEN, MAX_BODY, MAX_PAYLOAD, VERSION, VERSION_MIN};
 use muninn_types::{Class, Tag};
 
 const MAGIC: u16 = u16::from_le_bytes(*b"MN");
@@ -126,6 +126,8 @@ impl Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// In which the frame is written. A reply is in that of its request.
+    pub version: u8,
     pub kind: Kind,
     pub class: Class,
     /// 0, or the number of an [`ErrorCode`].
@@ -138,6 +140,7 @@ pub struct Header {
 impl Header {
     pub const fn new(kind: Kind, class: Class, tag: Tag) -> Header {
         Header {
+            version: VERSION_MIN,
             kind,
             class,
             status: 0,
@@ -154,7 +157,7 @@ impl Header {
     fn encode(&self) -> [u8; HEADER_LEN - 4] {
         let mut bytes = [0; HEADER_LEN - 4];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[2] = VERSION;
+        bytes[2] = self.version;
         bytes[3] = self.kind as u8;
         bytes[4] = self.class.to_byte();
         bytes[6..8].copy_from_slice(&self.status.to_le_bytes());
@@ -172,10 +175,11 @@ impl Header {
         if u16::from_le_bytes([bytes[0], bytes[1]]) != MAGIC {
             return Err(DecodeError::Magic);
         }
-        if bytes[2] != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&bytes[2]) {
             return Err(DecodeError::Version(bytes[2]));
         }
         let header = Header {
+            version: bytes[2],
             kind: Kind::from_byte(bytes[3])?,
             class: Class::from_byte(bytes[4]).map_err(|e| DecodeError::Class(e.0))?,
             status: u16::from_le_bytes([bytes[6], bytes[7]]),

@@ -4,7 +4,10 @@ use crate::codec::{DecodeError, Reader, ShortText, Writer};
 use crate::frame::{Header, Kind, seal_frame};
 use crate::seg::{Seg, Segs};
 use crate::service::{Call, Opening};
-use crate::{HEADER_LEN, MAX_GRANTS, MAX_NAME, MAX_WIC_NAME, NONCE_LEN, PROOF_LEN, TICKET_LEN};
+use crate::{
+    HEADER_LEN, MAX_GRANTS, MAX_NAME, MAX_WIC_NAME, NONCE_LEN, PROOF_LEN, TICKET_LEN, VERSION_ASKS,
+    VERSION_MIN,
+};
 use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, ServiceId, SessionId, Tag};
 
 /// How a session reaches the server's memory.
@@ -343,23 +346,32 @@ pub struct DrainReport {
     pub left_ms: u64,
     pub held_bytes: u64,
     pub holders: u32,
+    /// So much of what this session holds is to be moved elsewhere; not known to older versions.
+    pub asked_bytes: u64,
 }
 
 impl DrainReport {
-    pub fn encode(&self, body: &mut Vec<u8>) {
+    pub fn encode(&self, version: u8, body: &mut Vec<u8>) {
         let mut w = Writer(body);
         w.u8(u8::from(self.draining))
             .u64(self.left_ms)
             .u64(self.held_bytes)
             .u32(self.holders);
+        if version >= VERSION_ASKS {
+            w.u64(self.asked_bytes);
+        }
     }
-    pub fn decode(body: &[u8]) -> Result<DrainReport, DecodeError> {
+    pub fn decode(version: u8, body: &[u8]) -> Result<DrainReport, DecodeError> {
         let mut r = Reader::new(body);
         let report = DrainReport {
             draining: r.bool()?,
             left_ms: r.u64()?,
             held_bytes: r.u64()?,
             holders: r.u32()?,
+            asked_bytes: match version >= VERSION_ASKS {
+                true => r.u64()?,
+                false => 0,
+            },
         };
         r.end()?;
         Ok(report)
@@ -522,6 +534,10 @@ impl<'a> Request<'a> {
 
     /// Appends the whole frame (without payload) to `out`.
     pub fn encode(&self, class: Class, tag: Tag, out: &mut Vec<u8>) {
+        self.encode_in(VERSION_MIN, class, tag, out);
+    }
+
+    pub fn encode_in(&self, version: u8, class: Class, tag: Tag, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + HEADER_LEN, 0);
         let mut payload_len = 0;
@@ -583,7 +599,10 @@ impl<'a> Request<'a> {
         }
         seal_frame(
             &mut out[start..],
-            Header::new(self.kind(), class, tag),
+            Header {
+                version,
+                ..Header::new(self.kind(), class, tag)
+            },
             payload_len,
         );
     }

@@ -156,10 +156,14 @@ proptest! {
             prop_assert_eq!(Notice::decode(&body).unwrap(), notice);
         }
 
-        body.clear();
-        let report = DrainReport { draining: locked, left_ms: a, held_bytes: b, holders: n };
-        report.encode(&mut body);
-        prop_assert_eq!(DrainReport::decode(&body).unwrap(), report);
+        for version in [VERSION_MIN, VERSION] {
+            body.clear();
+            let asked_bytes = if version == VERSION { b } else { 0 };
+            let report =
+                DrainReport { draining: locked, left_ms: a, held_bytes: b, holders: n, asked_bytes };
+            report.encode(version, &mut body);
+            prop_assert_eq!(DrainReport::decode(version, &body).unwrap(), report);
+        }
 
         for &code in ErrorCode::ALL {
             body.clear();
@@ -202,7 +206,7 @@ proptest! {
         }
         let _ = (Hello::decode(&body), Challenge::decode(&body), Welcome::decode(&body));
         let _ = (GrantInfo::decode(&body), decode_adopted(&body), decode_old_value(&body));
-        let _ = (Notice::decode(&body), DrainReport::decode(&body), StatusPage::decode(&body));
+        let _ = (Notice::decode(&body), DrainReport::decode(3, &body), DrainReport::decode(4, &body), StatusPage::decode(&body));
         let _ = (ServiceInfo::decode(&body), Called::decode(&body));
         let _ = (Segs::decode(&body), GrantList::decode(&body), Refusal::decode(ErrorCode::Internal, &body));
     }

@@ -170,6 +170,143 @@ fn a_program_has_nothing_of_the_key_its_pages_travel_by() {
     }
 }
 
+/// Executes itself anew, has far pages, becomes another user if it may, forks, and waits.
+const ANOTHER: &str = r#"
+import os, signal, sys
+signal.alarm(180)
+if sys.argv[1] == "exec":
+    os.execv(sys.executable, sys.orig_argv[:-1] + ["again"])
+pages = [bytes([n & 255]) * 4096 for n in range(12288)]
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+if os.fork() == 0:
+    signal.alarm(180)
+for n, page in enumerate(pages):
+    assert page[0] == n & 255 and page[4095] == n & 255, n
+print("ready", flush=True)
+signal.pause()
+"#;
+
+#[test]
+fn nor_does_one_that_executes_forks_and_becomes_another_user() {
+    if !far_memory_possible() {
+        return;
+    }
+    let place = place();
+    let secret = identities(&place);
+    let served = place.serve(&["--memory", "256MiB", "--key-file", "rack.key"]);
+    let at = served.tcp();
+    let memory = ["run", "--local", "24MiB", "--pool", &at];
+    let program = [
+        "--key-file",
+        secret.file,
+        "--",
+        "python3",
+        "-c",
+        ANOTHER,
+        "exec",
+    ];
+    let running = Running::start(place.command(&[&memory[..], &program].concat()));
+    for _ in 0..2 {
+        assert_eq!(running.line().as_deref(), Some("ready"));
+    }
+    assert!(granted(&place, &at, "ops.key") > 0, "nothing is far");
+    let all = family(running.pid());
+    search(running.pid(), &place, &secret);
+    for pid in all.into_iter().skip(1) {
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    running.end();
+    assert_eq!(served.stop().code, Some(0));
+}
+
+/// Has far pages and a word to be found by, and leaves a dump.
+const DUMPED: &str = r#"
+import os, sys
+word = ("to be found" + " in the dump ").encode() * 400
+pages = [bytes([n & 255]) * 4096 for n in range(12288)]
+for n, page in enumerate(pages):
+    assert page[0] == n & 255 and page[4095] == n & 255, n
+print("ready", flush=True)
+open(sys.argv[1]).read()
+# Near again, and so in the dump.
+word = word + b" "
+os.abort()
+"#;
+
+#[test]
+fn dumps_hold_no_key() {
+    if !far_memory_possible() {
+        return;
+    }
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.trim() != "core" {
+        muninn_testing::skip("dumps of this machine go elsewhere");
+        return;
+    }
+    let place = place();
+    let secret = identities(&place);
+    let served = place.serve(&["--memory", "256MiB", "--key-file", "rack.key"]);
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, place.path("go"), mode).unwrap();
+    let dumps = || -> Vec<std::path::PathBuf> {
+        let files = std::fs::read_dir(place.path(".")).unwrap().flatten();
+        let is_dump = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");
+        let found = files.filter(|file| is_dump(&file.file_name()));
+        found.map(|file| file.path()).collect()
+    };
+    let at = served.tcp();
+    for of_launcher in [true, false] {
+        let with_dumps = ["-c", "ulimit -c unlimited && exec \"$@\"", "sh", BINARY];
+        let memory = ["run", "--local", "24MiB", "--seal", "--pool", &at];
+        let program = [
+            "--key-file",
+            secret.file,
+            "--",
+            "python3",
+            "-c",
+            DUMPED,
+            "go",
+        ];
+        let args = [&with_dumps[..], &memory, &program].concat();
+        let running = Running::start(place.command_of(Path::new("/bin/sh"), &args));
+        assert_eq!(running.line().as_deref(), Some("ready"));
+        assert!(granted(&place, &at, "ops.key") > 0, "nothing is far");
+        match of_launcher {
+            true => {
+                let all = family(running.pid());
+                let send = |pid: u32, signal| {
+                    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+                    let _ = rustix::process::kill_process(pid, signal);
+                };
+                // Not one of those that it passes on.
+                send(running.pid(), Signal::FPE);
+                running.end();
+                assert_eq!(dumps(), Vec::<std::path::PathBuf>::new());
+                for pid in all.into_iter().skip(1) {
+                    send(pid, Signal::KILL);
+                }
+            }
+            false => {
+                std::fs::write(place.path("go"), "").unwrap();
+                running.end();
+                let found = dumps();
+                assert_eq!(found.len(), 1, "{found:?}");
+                let dump = std::fs::read(&found[0]).unwrap();
+                let has = |needle: &[u8]| dump.windows(needle.len()).any(|part| part == needle);
+                assert!(has(b"to be found in the dump"), "that is no dump of it");
+                for needle in &secret.needles {
+                    assert!(!has(needle), "the key is in the dump of a program");
+                }
+            }
+        }
+    }
+    assert_eq!(served.stop().code, Some(0));
+}
+
 /// What was said of an identity that was made or changed.
 fn made(place: &Place, args: &[&str]) -> serde_json::Value {
     let ended = place.run(&[&["keygen"], args, &["--json"]].concat());

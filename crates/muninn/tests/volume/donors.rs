@@ -31,6 +31,40 @@ fn a_server_without_memory_to_spare_grants_nothing() {
     );
 }
 
+/// The machine of one of two servers gets short of memory while a program has all of it there: clients are asked
+/// to move away, and do.
+#[test]
+fn a_server_whose_machine_gets_short_is_relieved() {
+    if cannot_run() {
+        return;
+    }
+    let (one, other) = (place(), place());
+    let mut short = one.serve(&["--memory", "1GiB", "--lease", "3s"]);
+    let plenty = pool(&other, 1, "1GiB");
+    let all = [short.tcp(), plenty.addresses()].join(",");
+    let run = working(&one, &all, "single", 20);
+    run.until_far(FAR);
+    // It is the next process that leaves more to the machine than there is.
+    let more = [
+        "--memory",
+        "1GiB",
+        "--lease",
+        "3s",
+        "--take-over",
+        "--reserve",
+        "1024TiB",
+    ];
+    let next = one.serve(&more);
+    std::mem::replace(&mut short, next).running.end();
+    run.until("nothing is there any more", || {
+        held(&one, &short) == Bytes::ZERO
+    });
+    assert!(held(&other, &plenty.servers[0]) > Bytes::ZERO);
+    run.end().assert_good_and_far();
+    let ended = short.stop();
+    assert!(ended.err.contains("clients are asked to move"), "{ended:?}");
+}
+
 /// The kernel is asked to spare servers, where this user may ask for that.
 #[test]
 fn a_server_is_not_the_first_to_be_ended() {

@@ -59,6 +59,30 @@ fn sort() {
 }
 
 #[test]
+fn java() {
+    if cannot_run() || program(&["java"]).is_none() || program(&["javac"]).is_none() {
+        return;
+    }
+    let place = place();
+    let source = include_str!("../../src/cmd/bench/apps/Graph.java");
+    place.write("Graph.java", source);
+    plainly(&place, &["javac", "-d", ".", "Graph.java"]);
+    let words = [
+        "java",
+        "-XX:+UseSerialGC",
+        "-Xms96m",
+        "-Xmx96m",
+        "-XX:-UsePerfData",
+        "-cp",
+        ".",
+        "Graph",
+        "300000",
+        "3",
+    ];
+    same(&place, "48MiB", &words);
+}
+
+#[test]
 fn python() {
     if cannot_run() || program(&["python3"]).is_none() {
         return;

@@ -1,11 +1,11 @@
 //! Hello, challenge, proof, welcome: who is at the other end, proved in both directions.
 
 use crate::auth::{self, Key, SessionSecret, Transcript};
-use crate::secure::{ENTROPY_LEN, IdentityError, Initiator, NoiseError, Records};
+use crate::secure::{ENTROPY_LEN, IdentityError, Initiator, NoiseError, Records, UnixTime};
 use muninn_types::{Class, LaneId, LaneKind, SessionId, Tag};
 use muninn_wire::{
     Challenge, DecodeError, ErrorCode, Header, Hello, Intent, Kind, Lock, NONCE_LEN, PROOF_LEN,
-    Refusal, Request, ShortText, Transport, Welcome,
+    Refusal, Request, ShortText, Transport, VERSION, VERSION_MIN, Welcome,
 };
 
 /// What a connection is for.
@@ -26,6 +26,7 @@ pub enum Purpose {
 
 #[derive(Debug)]
 pub struct Handshake {
+    version: u8,
     key: Key,
     purpose: Purpose,
     /// What the hello says in the open.
@@ -37,6 +38,8 @@ pub struct Handshake {
 /// The connection is ready.
 #[derive(Clone, Debug)]
 pub struct Opened {
+    /// Of the protocol.
+    pub version: u8,
     pub welcome: Welcome,
     /// Proved by the further lanes of a session that was opened.
     pub secret: Option<SessionSecret>,
@@ -88,8 +91,21 @@ fn failed(error: NoiseError) -> HandshakeError {
 }
 
 impl Handshake {
-    /// Starts, with random bytes; the frame is the first to send.
+    /// Starts, with random bytes, at a time before all others; the frame is the first to send.
     pub fn start(
+        key: Key,
+        purpose: Purpose,
+        entropy: [u8; ENTROPY_LEN],
+        pid: u32,
+    ) -> Result<(Handshake, Vec<u8>), HandshakeError> {
+        Handshake::start_at(VERSION, UnixTime(0), key, purpose, entropy, pid)
+    }
+
+    /// The same in a version of the protocol that may be older, at a time of day: a server whose key has expired
+    /// by then is not believed.
+    pub fn start_at(
+        version: u8,
+        now: UnixTime,
         key: Key,
         purpose: Purpose,
         entropy: [u8; ENTROPY_LEN],
@@ -125,14 +141,16 @@ impl Handshake {
         };
         let mut open = Vec::new();
         hello.encode(&mut open);
+        auth::bind_version(version, &mut open);
         let mut noise = None;
         if key.lock() != Lock::Open {
-            let (initiator, first) = Initiator::start(&key, &open, seed).map_err(failed)?;
+            let (initiator, first) = Initiator::start(&key, &open, seed, now).map_err(failed)?;
             (noise, hello.noise) = (Some(initiator), first);
         }
         let mut frame = Vec::new();
-        Request::Hello(hello).encode(Class::Control, Tag(0), &mut frame);
+        Request::Hello(hello).encode_in(version, Class::Control, Tag(0), &mut frame);
         let handshake = Handshake {
+            version,
             key,
             purpose,
             open,
@@ -147,6 +165,18 @@ impl Handshake {
     pub fn channel(&mut self) -> Option<Records> {
         let mut noise = self.noise.take_if(|_| self.proved)?;
         noise.channel().ok()
+    }
+
+    /// The latest version that both speak, if a server has refused that of the hello and there is one. It is
+    /// said in the open, so somebody in between can have an older one spoken: versions that were found to be
+    /// weak are to be given up, by [`VERSION_MIN`].
+    pub fn version_instead(&self, error: &HandshakeError) -> Option<u8> {
+        let HandshakeError::Refused(refusal) = error else {
+            return None;
+        };
+        let theirs = u8::try_from(refusal.a).ok()?;
+        let known = (VERSION_MIN..self.version).contains(&theirs) && !self.proved;
+        (refusal.code == ErrorCode::WrongVersion && known).then_some(theirs)
     }
 
     /// A frame of the server.
@@ -195,7 +225,12 @@ impl Handshake {
                 let welcome = Welcome::decode(body)?;
                 let secret = matches!(self.purpose, Purpose::Open { .. })
                     .then(|| SessionSecret::of(welcome.secret));
-                Ok(Next::Done(Opened { welcome, secret }))
+                let version = self.version;
+                Ok(Next::Done(Opened {
+                    version,
+                    welcome,
+                    secret,
+                }))
             }
             _ => Err(HandshakeError::OutOfTurn),
         }

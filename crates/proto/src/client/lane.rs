@@ -9,8 +9,8 @@ use super::operation::{Answer, Completion, Control, OpError, Operation, Verb};
 use crate::framing::FrameBuffer;
 use muninn_types::Tag;
 use muninn_wire::{
-    Called, DecodeError, DrainReport, GrantInfo, Header, Kind, Notice, Refusal, ServiceInfo,
-    StatusPage, TICKET_LEN, decode_adopted, decode_old_value,
+    Called, DecodeError, DrainReport, GrantInfo, Header, Kind, Notice, Refusal, Request,
+    ServiceInfo, StatusPage, TICKET_LEN, VERSION_MIN, decode_adopted, decode_old_value,
 };
 use std::collections::VecDeque;
 
@@ -72,6 +72,8 @@ pub struct Lane<D> {
     done: VecDeque<Completion<D>>,
     notices: VecDeque<Notice>,
     scratch: Vec<u8>,
+    /// Of the protocol, which the server at the other end speaks.
+    version: u8,
 }
 
 const SLOT_BITS: u32 = 8;
@@ -102,7 +104,13 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             done: VecDeque::with_capacity(window),
             notices: VecDeque::new(),
             scratch: Vec::new(),
+            version: VERSION_MIN,
         }
+    }
+
+    /// What was agreed upon with the server that the lane is attached to from now on.
+    pub fn speak(&mut self, version: u8) {
+        self.version = version;
     }
 
     pub fn under_way(&self) -> usize {
@@ -156,13 +164,20 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         let pending = self.slots[slot].as_mut()?;
         pending.sent = true;
         let operation = &pending.operation;
-        operation.verb.encode(
-            operation.class,
-            pending.tag,
-            operation.data.as_ref(),
-            &mut self.scratch,
-            head,
-        );
+        match operation.verb {
+            // Its answer depends on the version; all else is as it was in the oldest.
+            Verb::Control(Control::Heartbeat) => {
+                let (class, tag) = (operation.class, pending.tag);
+                Request::Heartbeat.encode_in(self.version, class, tag, head);
+            }
+            _ => operation.verb.encode(
+                operation.class,
+                pending.tag,
+                operation.data.as_ref(),
+                &mut self.scratch,
+                head,
+            ),
+        }
         let payload_len = match operation.verb {
             Verb::Write(_) => pending.total,
             _ => 0,
@@ -415,7 +430,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             }
             (Verb::Control(Control::Heartbeat), Kind::HeartbeatReply)
             | (Verb::Control(Control::Drain { .. }), Kind::DrainReply) => {
-                Answer::Report(DrainReport::decode(body)?)
+                Answer::Report(DrainReport::decode(header.version, body)?)
             }
             _ => return Err(LaneError::Unasked),
         };

@@ -18,6 +18,12 @@ use std::fmt::{self, Write};
 const TITLE: &str = "muninn identity 1";
 const SIGNED_LABEL: &[u8] = b"muninn certificate 1";
 const NAME_MAX: usize = 64;
+/// Set in the role of a certificate that expires; so who knows nothing of that believes none.
+const EXPIRES: u8 = 0x80;
+
+/// A time of day that people share, in seconds since 1970. Whoever drives this hands it in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnixTime(pub u64);
 
 /// What somebody may be. What each may do is one table: [`crate::server::permits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +58,8 @@ pub enum IdentityError {
     Unknown(String),
     #[error("the key of '{0}' was revoked")]
     Revoked(String),
+    #[error("the key of '{0}' has expired")]
+    Expired(String),
     #[error("'{0}' is not a server")]
     NoServer(String),
     #[error("line {0} of the identity makes no sense")]
@@ -69,6 +77,10 @@ pub struct Identity {
     pub quota: Option<u64>,
     /// Of the key: short enough to be read out.
     pub id: String,
+    /// From then on it is nobody's.
+    pub until: Option<UnixTime>,
+    /// The operator that was believed.
+    pub by: Option<[u8; 32]>,
 }
 
 /// An operator's word for a key.
@@ -77,6 +89,8 @@ pub struct Certificate {
     pub role: Role,
     pub name: String,
     pub quota: Option<u64>,
+    /// From then on it says nothing.
+    pub until: Option<UnixTime>,
     pub public: [u8; 32],
     signature: [u8; 64],
 }
@@ -111,21 +125,23 @@ fn unhex_array<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl Certificate {
-    fn signed_part(role: Role, name: &str, quota: Option<u64>, public: &[u8; 32]) -> Vec<u8> {
-        let mut bytes = vec![role as u8];
-        bytes.extend_from_slice(
-            &quota
-                .map_or(u64::MAX, |q| q.min(u64::MAX - 1))
-                .to_le_bytes(),
-        );
-        bytes.extend_from_slice(public);
-        bytes.push(name.len() as u8);
-        bytes.extend_from_slice(name.as_bytes());
+    /// All that an operator vouches for.
+    fn signed_part(&self) -> Vec<u8> {
+        let expires = self.until.map_or(0, |_| EXPIRES);
+        let quota = self.quota.map_or(u64::MAX, |q| q.min(u64::MAX - 1));
+        let mut bytes = vec![self.role as u8 | expires];
+        bytes.extend_from_slice(&quota.to_le_bytes());
+        if let Some(UnixTime(until)) = self.until {
+            bytes.extend_from_slice(&until.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.public);
+        bytes.push(self.name.len() as u8);
+        bytes.extend_from_slice(self.name.as_bytes());
         bytes
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Certificate::signed_part(self.role, &self.name, self.quota, &self.public);
+        let mut bytes = self.signed_part();
         bytes.extend_from_slice(&self.signature);
         bytes
     }
@@ -134,6 +150,13 @@ impl Certificate {
         let read = || {
             let (role, rest) = bytes.split_first()?;
             let (quota, rest) = rest.split_first_chunk::<8>()?;
+            let (until, rest) = match role & EXPIRES {
+                0 => (None, rest),
+                _ => {
+                    let (until, rest) = rest.split_first_chunk::<8>()?;
+                    (Some(UnixTime(u64::from_le_bytes(*until))), rest)
+                }
+            };
             let (public, rest) = rest.split_first_chunk::<32>()?;
             let (len, rest) = rest.split_first()?;
             let (name, rest) = rest.split_at_checked(usize::from(*len))?;
@@ -141,9 +164,10 @@ impl Certificate {
             let quota = u64::from_le_bytes(*quota);
             let fits = name.len() <= NAME_MAX && !name.chars().any(char::is_control);
             Some(Certificate {
-                role: Role::from_byte(*role)?,
+                role: Role::from_byte(*role & !EXPIRES)?,
                 name: name.to_string(),
                 quota: (quota != u64::MAX).then_some(quota),
+                until,
                 public: *public,
                 signature: rest.try_into().ok().filter(|_| fits)?,
             })
@@ -152,8 +176,7 @@ impl Certificate {
     }
 
     fn is_signed_by(&self, operator: &[u8; 32]) -> bool {
-        let part = Certificate::signed_part(self.role, &self.name, self.quota, &self.public);
-        let message = [SIGNED_LABEL, &part].concat();
+        let message = [SIGNED_LABEL, &self.signed_part()].concat();
         UnparsedPublicKey::new(&ED25519, operator)
             .verify(&message, &self.signature)
             .is_ok()
@@ -161,6 +184,25 @@ impl Certificate {
 
     pub fn id(&self) -> String {
         key_id(&self.public)
+    }
+
+    /// What it says, whoever has signed it.
+    fn identity(&self) -> Identity {
+        Identity {
+            role: self.role,
+            name: self.name.clone(),
+            quota: self.quota,
+            id: self.id(),
+            until: self.until,
+            by: None,
+        }
+    }
+}
+
+impl Identity {
+    /// Whether its time is over.
+    pub fn has_expired(&self, now: UnixTime) -> bool {
+        self.until.is_some_and(|until| now >= until)
     }
 }
 
@@ -187,9 +229,21 @@ impl Operator {
         public.expect("a public key has 32 bytes")
     }
 
-    /// An identity of its own for `secret`, which is random.
+    /// An identity of its own for `secret`, which is random, that never expires.
     pub fn sign(
         &self,
+        role: Role,
+        name: &str,
+        quota: Option<u64>,
+        secret: [u8; 32],
+    ) -> Result<Credentials, IdentityError> {
+        self.sign_until(None, role, name, quota, secret)
+    }
+
+    /// The same, for a time.
+    pub fn sign_until(
+        &self,
+        until: Option<UnixTime>,
         role: Role,
         name: &str,
         quota: Option<u64>,
@@ -198,17 +252,18 @@ impl Operator {
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             return Err(IdentityError::Malformed);
         }
-        let public = public_of(&secret);
-        let part = Certificate::signed_part(role, name, quota, &public);
-        let signature = self.pair.sign(&[SIGNED_LABEL, &part].concat());
-        let signature = signature.as_ref().try_into();
-        let certificate = Certificate {
+        let mut certificate = Certificate {
             role,
             name: name.to_string(),
             quota,
-            public,
-            signature: signature.map_err(|_| IdentityError::Malformed)?,
+            until,
+            public: public_of(&secret),
+            signature: [0; 64],
         };
+        let message = [SIGNED_LABEL, &certificate.signed_part()].concat();
+        let signature = self.pair.sign(&message);
+        let signature = signature.as_ref().try_into();
+        certificate.signature = signature.map_err(|_| IdentityError::Malformed)?;
         Ok(Credentials {
             secret,
             certificate,
@@ -266,15 +321,7 @@ impl Credentials {
         &self.certificate
     }
     pub fn identity(&self) -> Identity {
-        let Certificate {
-            role, name, quota, ..
-        } = self.certificate.clone();
-        Identity {
-            role,
-            name,
-            quota,
-            id: self.certificate.id(),
-        }
+        self.certificate.identity()
     }
     /// The key to sign with, if this is an operator's file.
     pub fn operator(&self) -> Option<Operator> {
@@ -293,6 +340,16 @@ impl Credentials {
     pub fn distrust(&mut self, operator: [u8; 32]) {
         self.operators.retain(|known| *known != operator);
     }
+    /// Why somebody who was believed before is not any more.
+    pub(crate) fn doubts(&self, identity: &Identity, now: UnixTime) -> Option<&'static str> {
+        let distrusts = |by| !self.operators.contains(by);
+        match identity {
+            who if self.has_revoked(&who.id) => Some("revoked"),
+            who if who.by.as_ref().is_some_and(distrusts) => Some("distrusted"),
+            who if who.has_expired(now) => Some("expired"),
+            _ => None,
+        }
+    }
     pub fn revoke(&mut self, id: &str) {
         if !self.has_revoked(id) {
             self.revoked.push(id.to_string());
@@ -304,11 +361,16 @@ impl Credentials {
     }
     /// The same identity with another key, signed anew. Whom it believes stays, and the operator that has
     /// signed it is believed as well.
-    pub fn renew(&self, by: &Operator, secret: [u8; 32]) -> Result<Credentials, IdentityError> {
+    pub fn renew(
+        &self,
+        by: &Operator,
+        until: Option<UnixTime>,
+        secret: [u8; 32],
+    ) -> Result<Credentials, IdentityError> {
         let Certificate {
             role, name, quota, ..
         } = &self.certificate;
-        let mut renewed = by.sign(*role, name, *quota, secret)?;
+        let mut renewed = by.sign_until(until, *role, name, *quota, secret)?;
         // An operator's file keeps the key to sign with: who vouches for it is another matter.
         renewed.seed = self.seed;
         renewed.revoked.clone_from(&self.revoked);
@@ -318,22 +380,25 @@ impl Credentials {
         Ok(renewed)
     }
 
-    /// Whose key it is, if one of our operators says so.
-    pub fn believe(&self, certificate: &Certificate) -> Result<Identity, IdentityError> {
-        let name = &certificate.name;
-        let (known, id) = (&self.operators, certificate.id());
-        if !known.iter().any(|key| certificate.is_signed_by(key)) {
-            return Err(IdentityError::Unknown(name.clone()));
+    /// Whose key it is, if one of our operators says so and says it still.
+    pub fn believe(
+        &self,
+        certificate: &Certificate,
+        now: UnixTime,
+    ) -> Result<Identity, IdentityError> {
+        let mut identity = certificate.identity();
+        let mut known = self.operators.iter();
+        let Some(by) = known.find(|key| certificate.is_signed_by(key)) else {
+            return Err(IdentityError::Unknown(identity.name));
+        };
+        identity.by = Some(*by);
+        if self.has_revoked(&identity.id) {
+            return Err(IdentityError::Revoked(identity.name));
         }
-        if self.has_revoked(&id) {
-            return Err(IdentityError::Revoked(name.clone()));
+        if identity.has_expired(now) {
+            return Err(IdentityError::Expired(identity.name));
         }
-        Ok(Identity {
-            role: certificate.role,
-            name: name.clone(),
-            quota: certificate.quota,
-            id,
-        })
+        Ok(identity)
     }
 
     /// As a file. Lines of operators and of revoked ids may be added and removed by hand.
@@ -406,45 +471,47 @@ impl Credentials {
 mod tests {
     use super::*;
 
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+
     #[test]
     fn an_identity_is_believed_for_its_operator_only() {
         let (ours, theirs) = (Operator::from_seed([1; 32]), Operator::from_seed([2; 32]));
         let server = ours.sign(Role::Server, "rack-1", None, [3; 32]).unwrap();
         let client = ours.sign(Role::Client, "batch", Some(7), [4; 32]).unwrap();
-        let found = server.believe(client.certificate()).unwrap();
+        let found = server.believe(client.certificate(), NOW).unwrap();
         assert_eq!(found.role, Role::Client);
         assert_eq!((found.name.as_str(), found.quota), ("batch", Some(7)));
         // Another operator's word is nothing here, until it is trusted.
         let foreign = theirs.sign(Role::Client, "batch", None, [5; 32]).unwrap();
         let unknown = IdentityError::Unknown("batch".to_string());
-        assert_eq!(server.believe(foreign.certificate()), Err(unknown));
+        assert_eq!(server.believe(foreign.certificate(), NOW), Err(unknown));
         let mut both = server.clone();
         both.trust(theirs.public());
-        assert!(both.believe(foreign.certificate()).is_ok());
+        assert!(both.believe(foreign.certificate(), NOW).is_ok());
         both.distrust(ours.public());
-        assert!(both.believe(client.certificate()).is_err());
+        assert!(both.believe(client.certificate(), NOW).is_err());
         // A certificate cannot be changed: neither its role, nor its quota, nor its key.
         let bytes = client.certificate().encode();
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
             if let Ok(changed) = Certificate::decode(&changed) {
-                assert!(server.believe(&changed).is_err(), "byte {at}");
+                assert!(server.believe(&changed, NOW).is_err(), "byte {at}");
             }
         }
         // Renewed by another operator, it is who it was, with another key; both are believed.
-        let mut renewed = client.renew(&theirs, [9; 32]).unwrap();
+        let mut renewed = client.renew(&theirs, None, [9; 32]).unwrap();
         assert_eq!(renewed.identity().name, "batch");
         assert_eq!(renewed.identity().quota, Some(7));
         assert_ne!(renewed.certificate().id(), client.certificate().id());
-        assert!(renewed.believe(server.certificate()).is_ok());
-        assert!(server.believe(renewed.certificate()).is_err());
+        assert!(renewed.believe(server.certificate(), NOW).is_ok());
+        assert!(server.believe(renewed.certificate(), NOW).is_err());
         renewed.distrust(ours.public());
-        assert!(renewed.believe(server.certificate()).is_err());
+        assert!(renewed.believe(server.certificate(), NOW).is_err());
         let mut strict = server.clone();
         strict.revoke(&client.certificate().id());
         let revoked = IdentityError::Revoked("batch".to_string());
-        assert_eq!(strict.believe(client.certificate()), Err(revoked));
+        assert_eq!(strict.believe(client.certificate(), NOW), Err(revoked));
     }
 
     #[test]
@@ -470,5 +537,43 @@ mod tests {
             Credentials::from_text(&other),
             Err(IdentityError::Malformed)
         );
+    }
+
+    #[test]
+    fn a_key_is_believed_until_its_time_is_over() {
+        let operator = Operator::from_seed([1; 32]);
+        let server = operator
+            .sign(Role::Server, "rack-1", None, [3; 32])
+            .unwrap();
+        let sign = |until| operator.sign_until(until, Role::Client, "batch", Some(7), [4; 32]);
+        let client = sign(Some(NOW)).unwrap();
+        let found = server.believe(client.certificate(), UnixTime(NOW.0 - 1));
+        assert_eq!(found.unwrap().until, Some(NOW));
+        let expired = IdentityError::Expired("batch".to_string());
+        for late in [NOW.0, NOW.0 + 1, u64::MAX] {
+            let found = server.believe(client.certificate(), UnixTime(late));
+            assert_eq!(found, Err(expired.clone()));
+        }
+        // How long cannot be changed, nor left out, nor taken from elsewhere.
+        let bytes = client.certificate().encode();
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                if let Ok(changed) = Certificate::decode(&changed) {
+                    assert!(server.believe(&changed, NOW).is_err(), "byte {at}");
+                }
+            }
+        }
+        let mut endless = bytes.clone();
+        endless[0] &= !EXPIRES;
+        endless.drain(9..17);
+        let endless = Certificate::decode(&endless).unwrap();
+        assert_eq!(endless.until, None);
+        assert!(server.believe(&endless, NOW).is_err());
+        // A file keeps it; one that never expires reads as it always did.
+        let again = Credentials::from_text(&client.to_text()).unwrap();
+        assert!(again == client);
+        assert_eq!(sign(None).unwrap().certificate().encode()[0], 1);
     }
 }

@@ -16,10 +16,10 @@ mod records;
 
 pub use held::{Holder, Shaking};
 pub use identity::{
-    Certificate, Credentials, Identity, IdentityError, Operator, Role, parse_public,
+    Certificate, Credentials, Identity, IdentityError, Operator, Role, UnixTime, parse_public,
 };
-pub(crate) use noise::{Initiator, Responder};
-pub use noise::{NoiseError, begin};
+pub(crate) use noise::Initiator;
+pub use noise::{NoiseError, Proved, Responder, begin};
 pub use records::{Broken, ChannelKeys, RECORD_MAX, Records};
 
 /// Random bytes that a handshake takes.

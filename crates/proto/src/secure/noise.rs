@@ -3,7 +3,7 @@
 //! Randomness comes from whoever drives it, as everything here is without I/O.
 
 use super::held::Shaking;
-use super::identity::{Certificate, Identity, IdentityError, Role};
+use super::identity::{Certificate, Identity, IdentityError, Role, UnixTime};
 use super::records::{ChannelKeys, Records};
 use crate::auth::{Key, KeyKind};
 use hmac::{Hmac, KeyInit, Mac};
@@ -125,7 +125,12 @@ fn read(state: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseErro
 }
 
 /// What a certificate says, if the other side has the key that it is about.
-fn check(key: &Key, state: &HandshakeState, payload: &[u8]) -> Result<Identity, NoiseError> {
+fn check(
+    key: &Key,
+    now: UnixTime,
+    state: &HandshakeState,
+    payload: &[u8],
+) -> Result<Identity, NoiseError> {
     let KeyKind::Identity(own) = key.kind() else {
         return Err(NoiseError::WrongKey);
     };
@@ -133,7 +138,7 @@ fn check(key: &Key, state: &HandshakeState, payload: &[u8]) -> Result<Identity, 
     if state.get_remote_static() != Some(&certificate.public[..]) {
         return Err(NoiseError::WrongKey);
     }
-    Ok(own.believe(&certificate)?)
+    Ok(own.believe(&certificate, now)?)
 }
 
 fn certificate(key: &Key) -> Vec<u8> {
@@ -162,6 +167,7 @@ fn channel(state: &mut HandshakeState, first: bool) -> Result<ChannelKeys, Noise
 /// A handshake with a key that is here.
 struct Own {
     key: Key,
+    now: UnixTime,
     state: Box<HandshakeState>,
 }
 
@@ -171,6 +177,7 @@ pub fn begin(
     key: &Key,
     open: &[u8],
     seed: [u8; 32],
+    now: UnixTime,
 ) -> Result<(Box<dyn Shaking>, Vec<u8>), NoiseError> {
     if let KeyKind::Held(_, holder) = key.kind() {
         return holder.begin(open);
@@ -179,6 +186,7 @@ pub fn begin(
     let first = write(&mut state, &[])?;
     let own = Own {
         key: key.clone(),
+        now,
         state: Box::new(state),
     };
     Ok((Box::new(own), first))
@@ -188,7 +196,7 @@ impl Shaking for Own {
     fn answer(&mut self, message: &[u8]) -> Result<(Vec<u8>, ChannelKeys), NoiseError> {
         let payload = read(&mut self.state, message)?;
         if self.key.lock() == Lock::Identity {
-            let server = check(&self.key, &self.state, &payload)?;
+            let server = check(&self.key, self.now, &self.state, &payload)?;
             if server.role != Role::Server {
                 return Err(IdentityError::NoServer(server.name).into());
             }
@@ -221,8 +229,9 @@ impl Initiator {
         key: &Key,
         open: &[u8],
         seed: [u8; 32],
+        now: UnixTime,
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
-        let (shaking, first) = begin(key, open, seed)?;
+        let (shaking, first) = begin(key, open, seed, now)?;
         let initiator = Initiator {
             shaking,
             channel: None,
@@ -245,10 +254,10 @@ impl Initiator {
 }
 
 /// Who is at the other end; nobody in particular where a key is shared.
-pub(crate) type Proved = Result<Option<Identity>, IdentityError>;
+pub type Proved = Result<Option<Identity>, IdentityError>;
 
 /// The server's side.
-pub(crate) struct Responder {
+pub struct Responder {
     key: Key,
     state: Box<HandshakeState>,
 }
@@ -261,7 +270,7 @@ impl fmt::Debug for Responder {
 
 impl Responder {
     /// The client's first message; ours.
-    pub(crate) fn start(
+    pub fn start(
         key: &Key,
         open: &[u8],
         message: &[u8],
@@ -277,9 +286,13 @@ impl Responder {
         Ok((responder, answer))
     }
 
-    /// The client's last message: the channel, and who is at its other end, where identities are used;
+    /// The client's last message, at a time of day: the channel, and who is at its other end, where identities are used;
     /// or why they are not believed, which the channel can still tell them.
-    pub(crate) fn finish(mut self, message: &[u8]) -> Result<(Records, Proved), NoiseError> {
+    pub fn finish(
+        mut self,
+        message: &[u8],
+        now: UnixTime,
+    ) -> Result<(Records, Proved), NoiseError> {
         if self.key.lock() != Lock::Identity {
             let mut records = Records::new(&channel(&mut self.state, false)?);
             records
@@ -288,7 +301,7 @@ impl Responder {
             return Ok((records, Ok(None)));
         }
         let payload = read(&mut self.state, message)?;
-        let client = match check(&self.key, &self.state, &payload) {
+        let client = match check(&self.key, now, &self.state, &payload) {
             Ok(identity) => Ok(Some(identity)),
             Err(NoiseError::Identity(error)) => Err(error),
             Err(wrong) => return Err(wrong),

@@ -256,10 +256,11 @@ mod tests {
 
     fn channel() -> (Records, Records) {
         let key = Key::from_file_contents(b"a key of sufficient length").unwrap();
-        let (mut client, first) = Initiator::start(&key, b"hello", [1; 32]).unwrap();
+        let (mut client, first) =
+            Initiator::start(&key, b"hello", [1; 32], Default::default()).unwrap();
         let (server, second) = Responder::start(&key, b"hello", &first, [2; 32]).unwrap();
         let last = client.answer(&second).unwrap();
-        let (server, identity) = server.finish(&last).unwrap();
+        let (server, identity) = server.finish(&last, Default::default()).unwrap();
         assert_eq!(identity, Ok(None));
         (client.channel().unwrap(), server)
     }
@@ -381,7 +382,7 @@ mod tests {
     fn what_is_said_in_the_open_is_bound_to_the_channel() {
         let key = Key::from_file_contents(b"a key of sufficient length").unwrap();
         let other = Key::from_file_contents(b"another key, long enough").unwrap();
-        let (_, first) = Initiator::start(&key, b"hello", [1; 32]).unwrap();
+        let (_, first) = Initiator::start(&key, b"hello", [1; 32], Default::default()).unwrap();
         assert!(Responder::start(&key, b"hellO", &first, [2; 32]).is_err());
         assert!(Responder::start(&other, b"hello", &first, [2; 32]).is_err());
         assert!(Responder::start(&key, b"hello", &first, [2; 32]).is_ok());

@@ -66,7 +66,8 @@ impl<B: Backing> Shard<B> {
                 (self.entropy)(&mut entropy);
                 let (nonce, seed) = entropy.split_first_chunk().expect("it is longer");
                 let seed: [u8; 32] = seed.try_into().expect("the rest has 32 bytes");
-                let open = hello.open_part(body).to_vec();
+                let mut open = hello.open_part(body).to_vec();
+                auth::bind_version(header.version, &mut open);
                 let mut challenge = Challenge {
                     nonce: *nonce,
                     lock: key.lock(),
@@ -109,7 +110,8 @@ impl<B: Backing> Shard<B> {
             ) => {
                 if lock != Lock::Open {
                     let refusal = Refusal::new(ErrorCode::WrongKey);
-                    let Some(Ok((records, proved))) = noise.map(|noise| noise.finish(message))
+                    let Some(Ok((records, proved))) =
+                        noise.map(|noise| noise.finish(message, self.shared.time()))
                     else {
                         return self.refuse_and_close(header, &refusal, out);
                     };
@@ -191,10 +193,10 @@ impl<B: Backing> Shard<B> {
                 )
             }
             Intent::Observe => {
-                let observes = |c: &&Conn| matches!(c.state, ConnState::Observer);
-                if self.conns.values().filter(observes).count() >= Self::MAX_OBSERVERS {
-                    let max = Self::MAX_OBSERVERS as u64;
-                    return Err(Refusal::with(ErrorCode::TooManyObservers, max, 0));
+                if let Some(known) = self.conns.get(&conn)
+                    && let Some(most) = self.observers_exceeded(known)
+                {
+                    return Err(Refusal::with(ErrorCode::TooManyObservers, most as u64, 0));
                 }
                 (ConnState::Observer, SessionId(0))
             }
@@ -289,6 +291,38 @@ impl<B: Backing> Shard<B> {
         })
     }
 
+    /// The bound of observers that one more would pass: of all, or of the same client, be it known by
+    /// its address or by its identity. Who may drain is let in beyond both, so that nobody is kept from
+    /// ending what others do.
+    fn observers_exceeded(&self, newest: &Conn) -> Option<usize> {
+        let (source, name) = (newest.peer.source(), newest.name());
+        let (mut all, mut of_source, mut of_name) = (0, 0, 0);
+        for conn in self.conns.values() {
+            if matches!(conn.state, ConnState::Observer) {
+                all += 1;
+                of_source += usize::from(conn.peer.source() == source);
+                of_name += usize::from(name.is_some() && conn.name() == name);
+            }
+        }
+        let may_drain = permits(newest.standing, Action::Drain) && name.is_some()
+            || self.is_own_user(newest.peer);
+        let reserve = match may_drain {
+            true => Self::OPERATORS_RESERVE,
+            false => 0,
+        };
+        if all >= Self::MAX_OBSERVERS + reserve {
+            return Some(Self::MAX_OBSERVERS);
+        }
+        let full = of_source.max(of_name) >= Self::MAX_OBSERVERS_OF_CLIENT;
+        (full && !may_drain).then_some(Self::MAX_OBSERVERS_OF_CLIENT)
+    }
+
+    /// Root or the server's own user, at the Unix socket.
+    fn is_own_user(&self, peer: Peer) -> bool {
+        let own = self.shared.config.uid;
+        matches!(peer, Peer::Unix { uid } if uid == own || uid == 0)
+    }
+
     // --- without a session --------------------------------------------------------------------
 
     pub(super) fn handle_observer(
@@ -304,13 +338,11 @@ impl<B: Backing> Shard<B> {
             Request::Status { after } => self.reply_status(header, after, now, out),
             Request::Heartbeat => {
                 let report = self.shared.drain_report(now);
-                out.reply(header, |b| report.encode(b));
+                out.reply(header, |b| report.encode(header.version, b));
                 Step::Reply
             }
             Request::Drain { deadline_ms } => {
-                let own = self.shared.config.uid;
-                let local = matches!(peer, Peer::Unix { uid } if uid == own || uid == 0);
-                let permitted = local || permits(standing, Action::Drain);
+                let permitted = self.is_own_user(peer) || permits(standing, Action::Drain);
                 if !permitted {
                     return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
                 }
@@ -319,13 +351,11 @@ impl<B: Backing> Shard<B> {
                     .pool
                     .set_drain((deadline_ms > 0).then_some(ends));
                 let report = self.shared.drain_report(now);
-                out.reply(header, |b| report.encode(b));
+                out.reply(header, |b| report.encode(header.version, b));
                 Step::Reply
             }
             Request::TakeOver => {
-                let own = self.shared.config.uid;
-                let local = matches!(peer, Peer::Unix { uid } if uid == own || uid == 0);
-                if !local || !self.shared.hands_over.load(Relaxed) {
+                if !self.is_own_user(peer) || !self.shared.hands_over.load(Relaxed) {
                     return self.refuse(header, &Refusal::new(ErrorCode::NotPermitted), out);
                 }
                 out.reply(header, |_| {});

@@ -11,6 +11,7 @@ use super::registry::lock;
 use super::shard::Peer;
 use muninn_types::Bytes;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// What a session, a grant and a ticket take, and a connection without its buffers.
@@ -34,6 +35,7 @@ const STEP: u64 = 1 << 10;
 struct Sums {
     all: u64,
     sources: HashMap<Peer, u64>,
+    connections: HashMap<Peer, u64>,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct Ledger {
     sums: Mutex<Sums>,
     most: u64,
     most_of_source: u64,
+    /// Connections of one source at most: each takes one of the descriptors that there are.
+    connections_of_source: AtomicU64,
 }
 
 impl Ledger {
@@ -53,6 +57,7 @@ impl Ledger {
             sums: Mutex::default(),
             most,
             most_of_source: most / whole * part,
+            connections_of_source: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -64,13 +69,33 @@ impl Ledger {
         self.most_of_source
     }
 
+    /// From now on a source may have so many connections.
+    pub fn limit_connections(&self, of_source: u64) {
+        self.connections_of_source.store(of_source, Relaxed);
+    }
+
     /// A line for something of this source, which takes nothing yet.
     pub fn open(self: &Arc<Ledger>, peer: Peer) -> Entry {
         Entry {
             ledger: Arc::clone(self),
             source: peer.source(),
             bytes: 0,
+            connections: 0,
         }
+    }
+
+    /// A line for a connection; `None` if its source has as many as it may.
+    pub fn connect(self: &Arc<Ledger>, peer: Peer) -> Option<Entry> {
+        let mut entry = self.open(peer);
+        let mut sums = lock(&self.sums);
+        let count = sums.connections.entry(entry.source).or_default();
+        if *count >= self.connections_of_source.load(Relaxed) {
+            return None;
+        }
+        *count += 1;
+        drop(sums);
+        entry.connections = 1;
+        Some(entry)
     }
 
     fn fits(&self, sums: &Sums, source: &Peer, more: u64) -> bool {
@@ -85,6 +110,8 @@ pub struct Entry {
     ledger: Arc<Ledger>,
     source: Peer,
     bytes: u64,
+    /// That it stands for: one or none.
+    connections: u64,
 }
 
 impl Entry {
@@ -124,6 +151,16 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.set(0);
+        if self.connections == 0 {
+            return;
+        }
+        let mut sums = lock(&self.ledger.sums);
+        if let Some(count) = sums.connections.get_mut(&self.source) {
+            *count -= self.connections;
+            if *count == 0 {
+                sums.connections.remove(&self.source);
+            }
+        }
     }
 }
 
@@ -153,5 +190,22 @@ mod tests {
         drop((second, other));
         let sums = lock(&ledger.sums);
         assert_eq!((sums.all, sums.sources.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_source_has_so_many_connections_and_no_more() {
+        let ledger = Ledger::new(Bytes::ZERO, 1, 2);
+        ledger.limit_connections(3);
+        let [one, two] = [1, 2].map(|uid| Peer::Unix { uid });
+        let mut held: Vec<Entry> = (0..3).filter_map(|_| ledger.connect(one)).collect();
+        assert!(held.len() == 3 && ledger.connect(one).is_none());
+        // What is not a connection is none, and others have theirs.
+        let session = ledger.open(one);
+        held.extend(ledger.connect(two));
+        held.remove(0);
+        held.extend(ledger.connect(one));
+        assert!(held.len() == 4 && ledger.connect(one).is_none());
+        drop((held, session));
+        assert!(lock(&ledger.sums).connections.is_empty());
     }
 }

@@ -250,12 +250,14 @@ pub(super) fn open<B: Backing>(
     header: &Header,
     out: &mut Out<B>,
 ) -> Result<Step, Refusal> {
+    if session.transport() == Transport::Shm {
+        shared.services.may_tie(session.process)?;
+    }
     let (service, keeps) = match opening {
         Opening::Named { name, bytes, locks } => {
             let wanted = (name, *bytes, *locks);
-            let whose = (&session.info.account, &session.info.owner);
-            let services = &shared.services;
-            let service = services.open(&shared.pool, &shared.next_grant, fresh, whose, wanted)?;
+            let (services, by) = (&shared.services, &session.info);
+            let service = services.open(&shared.pool, &shared.next_grant, fresh, by, wanted)?;
             (service, true)
         }
         Opening::Guest(id) => {

@@ -191,6 +191,8 @@ struct State<B: Backing> {
     stopping: bool,
     /// The machine is short of memory: nothing more is granted.
     short: bool,
+    /// Nothing is granted beyond this, whatever there is.
+    ceiling: u64,
 }
 
 #[derive(Debug)]
@@ -234,6 +236,7 @@ impl<B: Backing> State<B> {
             drain_changes: 0,
             stopping: false,
             short: false,
+            ceiling: u64::MAX,
         }
     }
 
@@ -488,6 +491,11 @@ impl<B: Backing> Pool<B> {
             let refusal = Refusal::with(ErrorCode::PoolFull, bytes, 0);
             return Err(refusal.remark("its machine is short of memory"));
         }
+        if state.granted + bytes > state.ceiling {
+            let left = state.ceiling.saturating_sub(state.granted);
+            let refusal = Refusal::with(ErrorCode::PoolFull, bytes, left);
+            return Err(refusal.remark("its machine needs the rest itself"));
+        }
         let begun = state.begun(session, transport, order);
         let fresh = begun.is_none().then(|| state.fresh(order)).flatten();
         let charge = match (transport, begun, fresh) {
@@ -700,10 +708,15 @@ impl<B: Backing> Pool<B> {
     pub fn stats(&self) -> PoolStats {
         let state = lock(&self.state);
         PoolStats {
-            memory: self.config.memory,
+            memory: self
+                .config
+                .memory
+                .min(Bytes(state.ceiling.max(state.granted))),
             granted: Bytes(state.granted),
             wiping: Bytes(state.wiping),
-            largest_free: Bytes(state.largest_free()),
+            largest_free: Bytes(
+                (state.largest_free()).min(state.ceiling.saturating_sub(state.granted)),
+            ),
             extents: state.extents,
         }
     }
@@ -732,6 +745,10 @@ impl<B: Backing> Pool<B> {
     /// While the machine is short of memory, nothing more is granted.
     pub fn set_short(&self, short: bool) {
         lock(&self.state).short = short;
+    }
+    /// From now on nothing is granted that would make it more than this in all.
+    pub fn set_ceiling(&self, ceiling: Bytes) {
+        lock(&self.state).ceiling = ceiling.0;
     }
     /// No more grants: the server is about to end.
     pub fn stop(&self) {

@@ -112,11 +112,27 @@ impl SessionInfo {
     }
 }
 
+/// What a client is known by: where it comes from, and its identity, if it has one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ClientOf {
+    Source(Peer),
+    Identity(ShortText),
+}
+
+impl ClientOf {
+    /// Under all names that a session's client has.
+    fn all(info: &SessionInfo) -> impl Iterator<Item = ClientOf> + use<> {
+        let owner = Some(&info.owner).filter(|owner| !owner.as_str().is_empty());
+        let identity = owner.cloned().map(ClientOf::Identity);
+        std::iter::once(ClientOf::Source(info.source)).chain(identity)
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Registry {
     sessions: Mutex<BTreeMap<SessionId, Arc<SessionInfo>>>,
-    /// How many sessions each source has.
-    sources: Mutex<HashMap<Peer, usize>>,
+    /// How many sessions each client has.
+    clients: Mutex<HashMap<ClientOf, usize>>,
     shards: Mutex<Vec<Arc<Counters>>>,
     holdings: Arc<Holdings>,
     refusals: Mutex<BTreeMap<&'static str, u64>>,
@@ -132,34 +148,38 @@ impl Registry {
         lock(&self.shards).len()
     }
 
-    /// Registers a session, unless there are as many as may be, of all or of its source: that limit.
+    /// Registers a session, unless there are as many as may be, of all or of its client: that limit.
     pub fn add_session(
         &self,
         info: Arc<SessionInfo>,
         max: usize,
-        max_of_source: usize,
+        max_of_client: usize,
     ) -> Result<(), usize> {
         let mut sessions = lock(&self.sessions);
         if sessions.len() >= max {
             return Err(max);
         }
-        let mut sources = lock(&self.sources);
-        let of_source = sources.entry(info.source).or_default();
-        if *of_source >= max_of_source {
-            return Err(max_of_source);
+        let mut clients = lock(&self.clients);
+        let has_all = |client| clients.get(&client).is_some_and(|n| *n >= max_of_client);
+        if ClientOf::all(&info).any(has_all) {
+            return Err(max_of_client);
         }
-        *of_source += 1;
+        for client in ClientOf::all(&info) {
+            *clients.entry(client).or_default() += 1;
+        }
         sessions.insert(info.id, info);
         Ok(())
     }
     pub fn remove_session(&self, id: SessionId) {
         let gone = lock(&self.sessions).remove(&id);
         if let Some(info) = gone {
-            let mut sources = lock(&self.sources);
-            if let Some(count) = sources.get_mut(&info.source) {
-                *count -= 1;
-                if *count == 0 {
-                    sources.remove(&info.source);
+            let mut clients = lock(&self.clients);
+            for client in ClientOf::all(&info) {
+                if let Some(count) = clients.get_mut(&client) {
+                    *count -= 1;
+                    if *count == 0 {
+                        clients.remove(&client);
+                    }
                 }
             }
             // Whatever it still held is no longer held by a session.

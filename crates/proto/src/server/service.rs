@@ -13,7 +13,8 @@
 
 use super::memory::{Backing, SegmentMemory};
 use super::pool::{Extent, Pool};
-use super::registry::lock;
+use super::registry::{SessionInfo, lock};
+use super::shard::Peer;
 use muninn_types::{GrantId, PAGE_SIZE, ServiceId, SessionId};
 use muninn_wire::{
     ErrorCode, MAX_GRANTS, Refusal, ServiceInfo, ServiceStatus, ShortText, StatusPage,
@@ -27,6 +28,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub const LOCK_FREE: u64 = 0;
 /// A lock that nobody holds, but whose last holder did not give it back itself.
 pub const LOCK_ORPHANED: u64 = 1;
+/// Services of one client at most, so that others can have some.
+const SERVICES_OF_CLIENT: usize = StatusPage::MAX_SERVICES / 2;
+/// Sessions of one process that are over while it may still touch what they were tied to.
+const GHOSTS_OF_PROCESS: usize = 64;
 /// The last byte of ids that no session has: shards are fewer.
 const NO_SHARD: u64 = 0xff;
 
@@ -59,6 +64,8 @@ pub struct Service<B: Backing> {
     pub chunks: Vec<(GrantId, Arc<Extent<B>>)>,
     /// The identity that it belongs to; empty where nobody has one.
     pub(super) whose: ShortText,
+    /// Where it was opened from first.
+    source: Peer,
     pool: Arc<Pool<B>>,
     owner: SessionId,
     /// Sessions that opened it, and all that are tied to it.
@@ -190,9 +197,10 @@ impl<B: Backing> Services<B> {
         pool: &Arc<Pool<B>>,
         next_grant: &AtomicU64,
         id: ServiceId,
-        (client, whose): (&ShortText, &ShortText),
+        by: &SessionInfo,
         (name, bytes, locks): (&ShortText, u64, u32),
     ) -> Result<Arc<Service<B>>, Refusal> {
+        let (client, whose) = (&by.account, &by.owner);
         let mut table = lock(&self.table);
         let place = (whose.clone(), name.clone());
         if let Some(there) = table.by_name.get(&place) {
@@ -203,9 +211,17 @@ impl<B: Backing> Services<B> {
             }
             return Ok(Arc::clone(there));
         }
+        let too_many = |max: usize| Refusal::with(ErrorCode::TooManyServices, max as u64, 0);
         if table.by_name.len() >= StatusPage::MAX_SERVICES {
-            let max = StatusPage::MAX_SERVICES as u64;
-            return Err(Refusal::with(ErrorCode::TooManyServices, max, 0));
+            return Err(too_many(StatusPage::MAX_SERVICES));
+        }
+        // An identity's, from wherever it comes; else those from one place.
+        let its = |service: &&Arc<Service<B>>| match whose.as_str() {
+            "" => service.source == by.source,
+            _ => service.whose == *whose,
+        };
+        if table.by_name.values().filter(its).count() >= SERVICES_OF_CLIENT {
+            return Err(too_many(SERVICES_OF_CLIENT));
         }
         // Random, so that nobody can count up to another's; owners of memory are counted.
         let owner = SessionId(table.next << 8 | NO_SHARD);
@@ -240,6 +256,7 @@ impl<B: Backing> Services<B> {
             name: name.clone(),
             chunks,
             whose: whose.clone(),
+            source: by.source,
             pool: Arc::clone(pool),
             owner,
             keepers: AtomicU32::new(0),
@@ -261,6 +278,20 @@ impl<B: Backing> Services<B> {
             .ok_or(Refusal::with(ErrorCode::NoService, id.0, 0))
     }
 
+    /// Whether a process may be tied to one more: what its sessions leave behind is looked after for as long
+    /// as it lives.
+    pub(super) fn may_tie(&self, pid: Option<i32>) -> Result<(), Refusal> {
+        let table = lock(&self.table);
+        let its = |ghost: &&Ghost<B>| Some(ghost.pid) == pid;
+        match table.ghosts.iter().filter(its).count() < GHOSTS_OF_PROCESS {
+            true => Ok(()),
+            false => {
+                let max = GHOSTS_OF_PROCESS as u64;
+                Err(Refusal::with(ErrorCode::TooManyServices, max, 0))
+            }
+        }
+    }
+
     /// A session is tied to it.
     pub(super) fn tie(&self, service: &Service<B>, keeps: bool) {
         service.keepers.fetch_add(u32::from(keeps), Relaxed);
@@ -280,6 +311,9 @@ impl<B: Backing> Services<B> {
 
     /// A session is over. `pid`: a process that has the memory mapped.
     pub(super) fn ended(&self, holder: u64, pid: Option<i32>, services: Vec<Arc<Service<B>>>) {
+        if services.is_empty() {
+            return;
+        }
         if let Some(pid) = pid
             && self.is_alive(pid)
         {

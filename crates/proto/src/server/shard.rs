@@ -15,7 +15,7 @@ use super::registry::{Counters, Registry};
 use super::service::{Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
-use crate::secure::{Identity, Records, Responder};
+use crate::secure::{Identity, Records, Responder, UnixTime};
 use muninn_policy::turnstile::Turnstile;
 use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
@@ -61,6 +61,10 @@ pub struct Shared<B: Backing> {
     /// What clients have to show; may be exchanged while the server runs.
     key: RwLock<Key>,
     pub(super) key_changes: AtomicU64,
+    /// What clients are asked to move elsewhere, all together.
+    pub asked_bytes: AtomicU64,
+    /// The time of day, as whoever drives the shards has told last.
+    time: AtomicU64,
 }
 
 impl<B: Backing> Shared<B> {
@@ -73,6 +77,8 @@ impl<B: Backing> Shared<B> {
             registry: Registry::default(),
             key,
             key_changes: AtomicU64::new(0),
+            asked_bytes: AtomicU64::new(0),
+            time: AtomicU64::new(0),
             config,
             started,
             services: Services::default(),
@@ -95,10 +101,19 @@ impl<B: Backing> Shared<B> {
         let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
         key.clone()
     }
-    /// From now on; who is in stays in, except by a key that is revoked.
+    /// From now on; who is in stays in, except by a key that is revoked, or by the word of an operator that is
+    /// not believed any more.
     pub fn set_key(&self, key: Key) {
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
         self.key_changes.fetch_add(1, Relaxed);
+    }
+
+    /// The time of day: keys expire by it.
+    pub fn set_time(&self, now: UnixTime) {
+        self.time.store(now.0, Relaxed);
+    }
+    pub(super) fn time(&self) -> UnixTime {
+        UnixTime(self.time.load(Relaxed))
     }
 
     /// boot (24 bits) | count (32 bits) | shard (8 bits): the shard of a session is in its id.
@@ -151,7 +166,16 @@ impl<B: Backing> Shared<B> {
             left_ms,
             held_bytes,
             holders,
+            asked_bytes: 0,
         }
+    }
+
+    /// What a session is asked to move away: its part of what the machine needs back.
+    pub(super) fn asked_of(&self, session: &super::registry::SessionInfo) -> u64 {
+        let asked = u128::from(self.asked_bytes.load(Relaxed));
+        let held = u128::from(session.granted_bytes.load(Relaxed));
+        let all = u128::from(self.pool.stats().granted.0).max(held).max(1);
+        (asked.min(all) * held).div_ceil(all) as u64
     }
 }
 
@@ -168,20 +192,20 @@ impl Peer {
     };
 
     /// Who is bounded as one: a user of this machine, an address; of the sixth version a whole
-    /// network, since a machine has as many addresses there as it likes.
+    /// network, since a machine has as many addresses there as it likes. So it has for talking to itself:
+    /// those are one.
     pub fn source(self) -> Peer {
-        match self {
-            Peer::Tcp {
-                from: IpAddr::V6(from),
-            } => {
+        let Peer::Tcp { from } = self else {
+            return self;
+        };
+        match from.to_canonical() {
+            from if from.is_loopback() => Peer::LOOPBACK,
+            IpAddr::V6(from) => {
                 let network = from.to_bits() & !u128::from(u64::MAX);
-                let from = match from.to_ipv4_mapped() {
-                    Some(mapped) => IpAddr::V4(mapped),
-                    None => IpAddr::V6(network.into()),
-                };
+                let from = IpAddr::V6(network.into());
                 Peer::Tcp { from }
             }
-            other => other,
+            from => Peer::Tcp { from },
         }
     }
 }
@@ -223,6 +247,8 @@ pub struct Out<B: Backing> {
 pub struct CallerOf {
     pub conn: ConnId,
     pub session: SessionId,
+    /// Where the session was opened from.
+    pub source: Peer,
     pub lane: usize,
     pub tag: Tag,
     pub class: Class,
@@ -254,7 +280,10 @@ impl<B: Backing> Out<B> {
         body(&mut self.frame);
         let streamed: u32 = self.spans.iter().map(|span| span.len).sum();
         let payload_len = self.payload.len() as u32 + streamed;
-        let header = Header::new(request.kind.reply(), request.class, request.tag);
+        let header = Header {
+            version: request.version,
+            ..Header::new(request.kind.reply(), request.class, request.tag)
+        };
         seal_frame(&mut self.frame, header, payload_len);
     }
 
@@ -329,6 +358,11 @@ impl Conn {
     pub(super) fn is_stranger(&self) -> bool {
         !matches!(self.state, ConnState::Lane { .. } | ConnState::Observer)
     }
+    /// What it has proved to be called.
+    pub(super) fn name(&self) -> Option<&str> {
+        let identity = self.identity.as_ref()?;
+        Some(identity.name.as_str())
+    }
 }
 
 /// Fills a buffer with random bytes: from the kernel, or from a seed in simulation.
@@ -348,6 +382,8 @@ pub struct Shard<B: Backing> {
     pub(super) drain_seen: u64,
     /// Changes of the key that were looked at.
     pub(super) key_seen: u64,
+    /// When it was last looked whose keys have expired.
+    pub(super) time_seen: UnixTime,
 }
 
 impl<B: Backing> fmt::Debug for Shard<B> {
@@ -368,6 +404,9 @@ impl<B: Backing> Shard<B> {
     pub const MAX_STRANGERS_OF_SOURCE: usize = 96;
     /// The most connections of a shard without a session, and how long one may say nothing.
     pub const MAX_OBSERVERS: usize = 256;
+    /// Those of one client, and how many more are let in of those who may drain.
+    pub const MAX_OBSERVERS_OF_CLIENT: usize = 64;
+    pub const OPERATORS_RESERVE: usize = 16;
     pub const OBSERVER_IDLE: Nanos = Nanos::secs(60);
 
     pub fn new(index: u8, shared: Arc<Shared<B>>, entropy: Entropy) -> Shard<B> {
@@ -384,6 +423,7 @@ impl<B: Backing> Shard<B> {
             turnstile: Turnstile::default(),
             drain_seen: 0,
             key_seen: 0,
+            time_seen: UnixTime(0),
         }
     }
 
@@ -610,8 +650,11 @@ impl<B: Backing> Shard<B> {
                     Step::Reply
                 }),
             Request::Heartbeat => {
-                let report = self.shared.drain_report(now);
-                out.reply(header, |b| report.encode(b));
+                let report = DrainReport {
+                    asked_bytes: self.shared.asked_of(&session.info),
+                    ..self.shared.drain_report(now)
+                };
+                out.reply(header, |b| report.encode(header.version, b));
                 Ok(Step::Reply)
             }
             Request::Grant { bytes } => {
@@ -668,6 +711,7 @@ impl<B: Backing> Shard<B> {
                 out.caller = Some(CallerOf {
                     conn,
                     session: id,
+                    source: session.info.source.source(),
                     lane,
                     tag: header.tag,
                     class: header.class,

@@ -79,23 +79,29 @@ impl<B: Backing> Shard<B> {
             .orphan_tickets(id, now + self.shared.config.lease);
     }
 
-    /// Closes connections that were made with a key that has been revoked since. Their sessions stay for a
-    /// lease: whoever has another key of the same name, and the session's secret, comes back.
+    /// Closes connections that were made with a key that has been revoked or has expired since, or whose
+    /// operator is not believed any more. Their sessions
+    /// stay for a lease: whoever has another key of the same name, and the session's secret, comes back.
     fn close_revoked(&mut self, out: &mut Out<B>) {
-        let changes = self.shared.key_changes.load(Relaxed);
-        if std::mem::replace(&mut self.key_seen, changes) == changes {
+        let (changes, time) = (self.shared.key_changes.load(Relaxed), self.shared.time());
+        let same_key = std::mem::replace(&mut self.key_seen, changes) == changes;
+        let same_time = std::mem::replace(&mut self.time_seen, time) == time;
+        if same_key && same_time {
             return;
         }
         let key = self.shared.key();
-        let revoked = |conn: &Conn| {
-            let (own, theirs) = (key.credentials(), conn.identity.as_ref());
-            own.zip(theirs)
-                .is_some_and(|(own, theirs)| own.has_revoked(&theirs.id))
+        let why = |conn: &Conn| {
+            let (own, theirs) = (key.credentials()?, conn.identity.as_ref()?);
+            own.doubts(theirs, time)
         };
-        let ended = self.conns.iter().filter(|(_, conn)| revoked(conn));
-        for (id, _) in ended {
-            self.shared.registry.refused("revoked");
-            out.fenced.push(*id);
+        let known = self.conns.iter();
+        let ended: Vec<_> = known
+            .filter_map(|(id, conn)| Some((*id, why(conn)?)))
+            .collect();
+        for (id, why) in ended {
+            self.shared.registry.refused(why);
+            self.closed(id);
+            out.fenced.push(id);
         }
     }
 

@@ -101,6 +101,93 @@ fn the_old_process_goes_on_when_its_heir_dies_before_it_serves() {
     assert!(server.is_healthy());
 }
 
+/// An heir that begins, changes what there is, and dies before it says so.
+#[test]
+fn heir_that_serves_and_dies() {
+    let Some(address) = own_socket() else {
+        return;
+    };
+    let Address::Unix(path) = &address else {
+        return;
+    };
+    let talk = Talk::new(ask(&address), PATIENCE);
+    let (estate, token, fds) = receive(&talk).unwrap();
+    let gate = Arc::default();
+    let (server, loops) = prepare(config(path), &estate, fds, &gate).unwrap();
+    talk.say(&[READY]).unwrap();
+    assert_eq!(talk.word().unwrap(), YOURS);
+    assert!(token.take());
+    let before = server.pool().granted;
+    loops.end_with(Verdict::Begin);
+    while server.pool().granted == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::process::abort();
+}
+
+/// What was granted meanwhile is known to nobody any more: it would be granted twice.
+#[test]
+fn the_old_process_does_not_go_on_with_what_its_heir_has_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let mut server = Server::start(config(&socket)).unwrap();
+    let client = client(&socket);
+    let grant = client.grant(Bytes::mib(1)).unwrap();
+    client.write(&grant, 0, b"mine").unwrap();
+    let mut heir = start("heir_that_serves_and_dies", &socket);
+    let stream = next_heir(&server);
+    // Somebody asks for more all the time.
+    let asking = std::thread::spawn(move || {
+        while client.grant(Bytes::PAGE).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    server.hand_over(stream).unwrap();
+    // Clients stay with it until it is gone.
+    drop(server);
+    heir.wait().unwrap();
+    // It waits until its lease is over.
+    drop(asking);
+}
+
+/// An heir that gets everything and is told to begin too late.
+#[test]
+fn heir_that_is_slow() {
+    let Some(address) = own_socket() else {
+        return;
+    };
+    let Address::Unix(path) = &address else {
+        return;
+    };
+    let talk = Talk::new(ask(&address), PATIENCE);
+    let (estate, token, fds) = receive(&talk).unwrap();
+    let gate = Arc::default();
+    let (server, loops) = prepare(config(path), &estate, fds, &gate).unwrap();
+    talk.say(&[READY]).unwrap();
+    assert_eq!(talk.word().unwrap(), YOURS);
+    // The old one goes on after five seconds without a word.
+    while talk.word().unwrap_or(YOURS) != TOO_LATE {}
+    assert!(!token.take(), "two processes would serve");
+    server.stop.store(true, Relaxed);
+    loops.end_with(Verdict::NeverBegin);
+}
+
+#[test]
+fn the_old_process_goes_on_when_its_heir_says_nothing_and_the_heir_never_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let mut server = Server::start(config(&socket)).unwrap();
+    let client = client(&socket);
+    let grant = client.grant(Bytes::mib(1)).unwrap();
+    let mut heir = start("heir_that_is_slow", &socket);
+    let stream = next_heir(&server);
+    let refused = server.hand_over(stream).unwrap_err();
+    assert!(matches!(refused, NotHandedOver::Silent), "{refused}");
+    assert!(heir.wait().unwrap().success(), "it began as well");
+    client.write(&grant, 0, b"served").unwrap();
+    assert!(server.is_healthy());
+}
+
 /// A server that dies when it has sent everything and was told that it arrived.
 #[test]
 fn old_that_dies() {
@@ -114,7 +201,7 @@ fn old_that_dies() {
     let loops = Standstill::new();
     server.mailboxes.iter().for_each(|m| m.halt(&loops.halt));
     let left = loops.wait(server.mailboxes.len(), PATIENCE).unwrap();
-    server.give(&talk, left).unwrap();
+    server.give(&talk, left, &Token::new().unwrap()).unwrap();
     std::process::abort();
 }
 

@@ -4,8 +4,10 @@ use crate::common::*;
 use muninn_net::{HolderAddress, Key, KeyHolder, Lock, Observer, Pool, PoolOptions};
 use muninn_proto::secure::{Operator, Role};
 use muninn_server::ServerConfig;
+use muninn_sys::socket::{Door, Link};
 use muninn_types::Bytes;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 fn name() -> String {
@@ -109,6 +111,94 @@ fn child_with_a_key() {
     std::thread::spawn(move || holder.serve(move || key.clone()));
     say("ready");
     while listen().is_some() {}
+}
+
+/// Run by the test below: has a key, and opens sessions by it, time after time.
+#[test]
+fn child_that_uses_its_own_key() {
+    let Some(role) = role() else { return };
+    if role[0] != "user" {
+        return;
+    }
+    let key = Key::from_file_contents(b"the key of this very pool").unwrap();
+    let (lock, address) = (key.lock(), hold(&Arc::new(Mutex::new(key)), None));
+    let local = Local::start(ServerConfig {
+        key: Key::from_file_contents(b"the key of this very pool").unwrap(),
+        ..config(Bytes::mib(16))
+    });
+    say(&address.name);
+    while listen().is_some() {
+        let opened = pool(&local.tcp.to_string(), address.clone().key(lock));
+        say(&opened.map_or_else(|why| why.to_string(), |_| "opened".to_string()));
+    }
+}
+
+/// The name of a holder can be read in `/proc/net/unix`, by everybody.
+#[test]
+fn a_crowd_at_a_holders_door_keeps_nobody_out() {
+    let mut process = Process::start("held::child_that_uses_its_own_key", &["user"]);
+    let name = process.hear();
+    let (stop, knocked) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut held = std::collections::VecDeque::new();
+                while !stop.load(Relaxed) {
+                    held.extend(Link::connect(name.as_bytes()));
+                    knocked.fetch_add(1, Relaxed);
+                    if held.len() > 100 {
+                        held.pop_front();
+                    }
+                }
+            });
+        }
+        let heard: Vec<String> = (0..10)
+            .map(|_| {
+                process.tell("open");
+                process.hear()
+            })
+            .collect();
+        stop.store(true, Relaxed);
+        println!("{} knocked", knocked.load(Relaxed));
+        assert_eq!(heard, ["opened"; 10]);
+    });
+}
+
+/// Run by the test below, as another user.
+#[test]
+fn child_of_another_user_at_a_door() {
+    let Some(role) = role() else { return };
+    if role[0] != "squatter" {
+        return;
+    }
+    let door = Door::open(role[1].as_bytes()).unwrap();
+    say("ready");
+    while let Some(_link) = door.wait() {}
+}
+
+/// A launcher that has ended leaves its name to whoever wants it.
+#[test]
+fn a_door_of_another_user_is_not_believed() {
+    if !rustix::process::geteuid().is_root() {
+        muninn_testing::skip("only root can be another user");
+        return;
+    }
+    let (name, as_stranger) = (name(), ["setpriv", "--reuid", "61234", "--clear-groups"]);
+    let own = std::env::current_exe().unwrap();
+    let may = std::process::Command::new(as_stranger[0])
+        .args(&as_stranger[1..])
+        .args(["test", "-x"])
+        .arg(&own)
+        .status();
+    if !may.is_ok_and(|status| status.success()) {
+        muninn_testing::skip("another user cannot run this test's program");
+        return;
+    }
+    let entry = "held::child_of_another_user_at_a_door";
+    let process = Process::start_under(&as_stranger, entry, &["squatter", &name]);
+    assert_eq!(process.hear(), "ready");
+    let refused = Link::connect(name.as_bytes()).unwrap_err();
+    assert_eq!(refused, rustix::io::Errno::PERM);
 }
 
 #[test]

@@ -9,11 +9,13 @@ mod common;
 mod agents;
 mod beside;
 mod between;
+mod crowds;
 mod held;
 mod hoarding;
 mod identities;
 mod namespaces;
 mod packets;
+mod servers;
 mod strangers;
 
 /// A child that is to be a server.

@@ -13,14 +13,14 @@ use muninn_sys::socket::Address;
 use muninn_types::{Bytes, SplitMix64};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::UnshareFlags;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CLIENT: &str = "10.99.0.1";
 const SERVER: &str = "10.99.0.2";
@@ -39,9 +39,16 @@ enum Way {
     Repeat,
     /// It comes after the next.
     Reorder,
+    /// It comes a quarter of a second later.
+    Delay,
+    /// Only the beginning of it comes.
+    Truncate,
     /// Its text is that of one before, of the same length: a record comes again.
     Replay,
 }
+
+/// How late a delayed packet is.
+const LATE: Duration = Duration::from_millis(250);
 
 /// From the first bytes of `struct ifreq`.
 #[repr(C)]
@@ -111,6 +118,20 @@ fn seal(packet: &mut [u8]) {
     packet[head + 16..head + 18].copy_from_slice(&check.to_be_bytes());
 }
 
+/// Cuts the text of a packet short; how long the packet is then.
+fn shorten(packet: &mut [u8], at: usize, text: usize) -> usize {
+    let len = at + text;
+    packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    packet[10..12].fill(0);
+    let head = packet[..usize::from(packet[0] & 15) * 4].chunks_exact(2);
+    let words = head.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let check = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    packet[10..12].copy_from_slice(&check.to_be_bytes());
+    seal(&mut packet[..len]);
+    len
+}
+
 /// What the one in between has seen and done.
 #[derive(Default)]
 struct Seen {
@@ -127,6 +148,8 @@ fn between(mut ends: [File; 2], way: Way, seen: &Seen) {
     // By direction and length: the text that passed last.
     let mut texts: HashMap<(usize, usize), Vec<u8>> = HashMap::new();
     let mut passed = 0;
+    // Packets on their way to an end, and when they are to get there.
+    let mut delayed: VecDeque<(Instant, usize, Vec<u8>)> = VecDeque::new();
     while !seen.over.load(Relaxed) {
         let ready: Vec<bool> = {
             let mut list = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
@@ -137,6 +160,9 @@ fn between(mut ends: [File; 2], way: Way, seen: &Seen) {
             let _ = poll(&mut list, Some(&wait));
             list.iter().map(|fd| !fd.revents().is_empty()).collect()
         };
+        while let Some((_, to, late)) = delayed.pop_front_if(|(due, ..)| *due <= Instant::now()) {
+            let _ = ends[to].write(&late);
+        }
         for from in 0..2 {
             let Some(late) = held[from].take_if(|_| !ready[from]) else {
                 continue;
@@ -170,6 +196,16 @@ fn between(mut ends: [File; 2], way: Way, seen: &Seen) {
                         packet[at..].copy_from_slice(before);
                         seal(packet);
                     }
+                }
+                Way::Truncate if strikes => {
+                    let left = 1 + dice.below((len - at) as u64) as usize;
+                    let len = shorten(packet, at, left);
+                    let _ = ends[1 - from].write(&packet[..len]);
+                    continue;
+                }
+                Way::Delay if strikes => {
+                    delayed.push_back((Instant::now() + LATE, 1 - from, packet.to_vec()));
+                    continue;
                 }
                 Way::Drop if strikes => continue,
                 Way::Repeat if strikes => _ = ends[1 - from].write(packet),
@@ -310,11 +346,24 @@ fn a_recording_of_all_packets_holds_no_page() {
 
 #[test]
 fn whoever_has_the_wire_gets_a_broken_connection_and_no_more() {
-    for way in [Way::Flip, Way::Replay, Way::Drop, Way::Repeat, Way::Reorder] {
+    let ways = [
+        Way::Flip,
+        Way::Replay,
+        Way::Drop,
+        Way::Repeat,
+        Way::Reorder,
+        Way::Delay,
+        Way::Truncate,
+    ];
+    let times = match std::env::var_os("MUNINN_TEST_FULL") {
+        Some(_) => 50,
+        None => 1,
+    };
+    for way in ways {
         // What is lost is sent again by the kernels, after a while.
         let rounds = match way {
-            Way::Drop => 20,
-            _ => 60,
+            Way::Drop | Way::Delay | Way::Truncate => 20 * times,
+            _ => 60 * times,
         };
         let Some((seen, forged)) = attack(way, rounds) else {
             return;

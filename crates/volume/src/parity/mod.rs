@@ -182,7 +182,8 @@ impl Volume {
         unsafe { self.gather(&mut rows, class, false) }
     }
 
-    /// Reads a page from its own member (`n` is 0), or computes it from the others (1).
+    /// Reads a page and compares it with its sum, so that whoever is wrong is passed over (`n` is 0), or
+    /// computes it without its own member (1). Nobody who is late is waited for as long as others can answer.
     ///
     /// # Safety
     ///
@@ -199,7 +200,7 @@ impl Volume {
         row.want_at(piece, transfer.near);
         // Whom not to ask.
         row.reading.asked = match n {
-            0 => !Pieces::one(piece),
+            0 => Pieces::NONE,
             1 => Pieces::one(piece),
             _ => return None,
         };
@@ -210,7 +211,7 @@ impl Volume {
         };
         let server = server.map(|member| member.at.server);
         // SAFETY: as the caller says.
-        let read = unsafe { self.gather(std::slice::from_mut(&mut row), class, false) };
+        let read = unsafe { self.gather(std::slice::from_mut(&mut row), class, n == 0) };
         let gone = || VolumeError::Lost(format!("nobody has this piece of {}", transfer.extent));
         Some(read.and_then(|()| server.ok_or_else(gone)))
     }

@@ -82,7 +82,7 @@ impl Volume {
                 }
             }
             // Last: the mover compares what it reads with the sums.
-            entry.note_row(row.row);
+            entry.note_row(row.row, touched);
         }
         Ok(())
     }

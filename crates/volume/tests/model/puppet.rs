@@ -22,6 +22,8 @@ struct State {
     draining: bool,
     slow: Duration,
     lying: bool,
+    /// More grants than these are asked back.
+    keeps: Option<usize>,
     /// Somebody has connected, and since it was started last.
     known: bool,
     met: bool,
@@ -35,6 +37,8 @@ pub struct Puppet {
     state: Arc<Mutex<State>>,
 }
 
+/// Of a grant at most, which all of an extent's members are.
+const GRANT: Bytes = Bytes::kib(256);
 const ROOM: Bytes = Bytes::mib(8);
 
 impl Puppet {
@@ -46,6 +50,7 @@ impl Puppet {
             draining: false,
             slow: Duration::ZERO,
             lying: false,
+            keeps: None,
             known: false,
             met: true,
             last: Weak::new(),
@@ -100,6 +105,10 @@ impl Puppet {
     pub fn drain(&self, draining: bool) {
         self.lock().draining = draining;
     }
+    /// Asks for what is more than so many grants.
+    pub fn keep(&self, grants: Option<usize>) {
+        self.lock().keeps = grants;
+    }
     /// Whether those who had a session with it have one again.
     pub fn is_met(&self) -> bool {
         self.lock().met
@@ -144,7 +153,7 @@ impl Transport for Session {
         "puppet"
     }
     fn max_grant(&self) -> Bytes {
-        Bytes::kib(256)
+        GRANT
     }
     fn lease(&self) -> Duration {
         Duration::from_millis(200)
@@ -159,7 +168,7 @@ impl Transport for Session {
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
         let (stopped, draining) = {
             let state = self.puppet.lock();
-            (state.stopped, state.draining)
+            (state.stopped, state.draining || state.keeps.is_some())
         };
         if stopped && self.memory.lost().is_none() {
             let stage = &self.puppet.stage;
@@ -190,6 +199,12 @@ impl Transport for Session {
     fn drain_left(&self) -> Option<Duration> {
         let draining = self.puppet.lock().draining;
         draining.then_some(Duration::from_secs(10))
+    }
+    fn asked_back(&self) -> Bytes {
+        let state = self.puppet.lock();
+        let grants = state.memory.as_ref().map_or(0, |memory| memory.grants());
+        let more = state.keeps.map_or(0, |keeps| grants.saturating_sub(keeps));
+        Bytes(more as u64 * GRANT.0)
     }
     fn resumes(&self) -> u64 {
         0
