@@ -5,8 +5,9 @@
 //! that came from a page which could not be fetched is never handed out, and a safepoint finds
 //! every reference in its slot.
 
+use crate::sync::AtomicU32;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Mutators are to stop.
 pub const STOP: u32 = 1;

@@ -30,6 +30,16 @@ pub enum HeapError {
     },
     #[error("the heap is lost, because a part of it is: {0}")]
     Lost(String),
+    #[error(
+        "this thread is inside of a heap already, and a collection would wait for it: end the scope \
+         first, or use Scope::collect or Scope::blocking"
+    )]
+    Inside,
+    #[error(
+        "a heap kept as {0} is collected at this machine, as agents of servers would change one copy \
+         alone: use the plan 'local' instead of '{1}', or the layout single"
+    )]
+    BadLayout(muninn_policy::layout::Layout, crate::plan::Plan),
     #[error("the root belongs to another heap")]
     Foreign,
     #[error("'{name}' is a {found}, not a {asked}")]

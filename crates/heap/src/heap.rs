@@ -2,7 +2,9 @@
 
 use crate::alarm::{Alarm, LOST};
 use crate::error::HeapError;
+use crate::inside;
 use crate::mutator::Mutator;
+use crate::pager::copies::Keep;
 use crate::pager::{Pager, PagerConfig};
 use crate::phase::{Observer, Phase};
 use crate::plan::{self, Plan, PlanState};
@@ -14,13 +16,16 @@ use muninn_heap_agent::evacuate::Order;
 use muninn_heap_agent::layout::{
     Geometry, Mode, REGION_HEAD, REGION_SHIFTS, TypeDescriptor, Types,
 };
-use muninn_net::{Grant, Pool};
+use muninn_net::{Grant, Pool, PoolOptions};
 use muninn_policy::evict::EvictPolicy;
+use muninn_policy::layout::Layout;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_sys::clock;
+use muninn_sys::socket::Address;
 use muninn_types::{Bytes, ServerId};
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -32,6 +37,8 @@ pub struct Builder {
     pub(crate) local: Bytes,
     pub(crate) region: Bytes,
     pub(crate) pool: Option<Arc<Pool>>,
+    pub(crate) servers: Option<(Vec<Address>, PoolOptions)>,
+    pub(crate) layout: Layout,
     pub(crate) order: Order,
     pub(crate) verify: bool,
     pub(crate) barriers: bool,
@@ -48,6 +55,8 @@ impl Default for Builder {
             local: Bytes::mib(64),
             region: Bytes::mib(4),
             pool: None,
+            servers: None,
+            layout: Layout::Single,
             order: Order::Depth,
             verify: false,
             barriers: true,
@@ -80,6 +89,19 @@ impl Builder {
     }
     pub fn pool(mut self, pool: Arc<Pool>) -> Builder {
         self.pool = Some(pool);
+        self
+    }
+    /// The servers, in place of a pool that is connected: for a heap that is kept in copies, which
+    /// connects itself to servers that come and go.
+    pub fn servers(mut self, servers: Vec<Address>, options: PoolOptions) -> Builder {
+        self.servers = Some((servers, options));
+        self
+    }
+    /// How pages are kept: once, in copies, or with parity, so that servers may go and nothing is lost.
+    /// Anything but once is for the plan `local`, and for a heap that was given
+    /// [`servers`](Builder::servers).
+    pub fn layout(mut self, layout: Layout) -> Builder {
+        self.layout = layout;
         self
     }
     /// In which order collections lay objects down.
@@ -123,6 +145,8 @@ static NEXT_HEAP: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug, Default)]
 struct TypeTable {
     by_rust: HashMap<TypeId, u16>,
+    /// The numbers in it.
+    of_rust: HashSet<u16>,
     types: Arc<Types>,
 }
 
@@ -132,7 +156,8 @@ pub(crate) struct Inner {
     pub id: u64,
     pub geometry: Geometry,
     pub config: Builder,
-    pub pool: Arc<Pool>,
+    /// None where copies are kept.
+    pub pool: Option<Arc<Pool>>,
     pub pager: Arc<Pager>,
     pub alarm: Arc<Alarm>,
     types: RwLock<TypeTable>,
@@ -166,7 +191,7 @@ impl Heap {
     }
 
     fn build(config: Builder) -> Result<Heap, HeapError> {
-        let pool = config.pool.clone().ok_or(muninn_net::NetError::NoServers)?;
+        let (pool, copies) = far_memory(&config)?;
         let bad = |why| HeapError::BadSize {
             heap: config.heap,
             region: config.region,
@@ -176,7 +201,8 @@ impl Heap {
         if !config.region.0.is_power_of_two() || !REGION_SHIFTS.contains(&shift) {
             return Err(bad("a region is a power of two from 64KiB to 64MiB"));
         }
-        let servers = pool.len() as u64;
+        // To a heap that is kept in copies the volume is one server.
+        let servers = pool.as_ref().map_or(1, |pool| pool.len()) as u64;
         let per_server = config.heap.0.div_ceil(config.region.0 * servers);
         if per_server < 2 || per_server * servers > 1 << 20 {
             return Err(bad("a heap has 2 to 1048576 regions at each server"));
@@ -191,9 +217,13 @@ impl Heap {
             regions_per_server: per_server as u32,
             mode,
         };
-        let grants = take_grants(&pool, &geometry, config.heap)?;
-        let built = Inner::new(config, pool.clone(), geometry, grants.clone());
-        if built.is_err() {
+        let grants = match &pool {
+            Some(pool) => take_grants(pool, &geometry, config.heap)?,
+            None => Vec::new(),
+        };
+        let far = (pool.clone(), grants.clone(), copies);
+        let built = Inner::new(config, far, geometry);
+        if let (Err(_), Some(pool)) = (&built, pool) {
             // What was taken for a heap that does not come to be goes back.
             let _ = pool.release(&grants);
         }
@@ -207,8 +237,10 @@ impl Heap {
         Mutator::new(self.clone())
     }
 
-    /// Collects everything that cannot be reached. Call it outside of a mutator.
+    /// Collects everything that cannot be reached. Inside of a scope it is an error, as the
+    /// collection would wait for that scope; there it is [`Scope::collect`](crate::Scope::collect).
     pub fn collect(&self) -> Result<(), HeapError> {
+        inside::check()?;
         self.inner.collect(None, true)
     }
 
@@ -237,6 +269,7 @@ impl Heap {
     /// Objects that are reachable, found by a walk of its own, with the world stopped. Checks that
     /// every reference leads to an object.
     pub fn audit(&self) -> Result<crate::verify::Audit, HeapError> {
+        inside::check()?;
         Pager::prepare_thread()?;
         let _one = self.inner.lock_collecting();
         let stopped = self.inner.world.stop();
@@ -251,6 +284,35 @@ impl Heap {
         let asked = self.inner.rust_type::<T>()?;
         crate::roots::Root::find(&self.inner, name, asked)
     }
+}
+
+/// A pool whose servers have the pages, or what is needed to keep copies of them.
+fn far_memory(config: &Builder) -> Result<(Option<Arc<Pool>>, Option<Keep>), HeapError> {
+    if config.layout == Layout::Single {
+        return match (&config.pool, &config.servers) {
+            (Some(pool), _) => Ok((Some(Arc::clone(pool)), None)),
+            (None, Some((servers, options))) => {
+                let sessions = servers.iter().map(|at| muninn_net::connect(at, options));
+                let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+                let pool = Pool::new(sessions, options.clone())?;
+                Ok((Some(Arc::new(pool)), None))
+            }
+            (None, None) => Err(muninn_net::NetError::NoServers.into()),
+        };
+    }
+    if config.plan != Plan::Local {
+        return Err(HeapError::BadLayout(config.layout, config.plan));
+    }
+    let (servers, options) = config
+        .servers
+        .clone()
+        .ok_or(muninn_net::NetError::NoServers)?;
+    let keep = Keep {
+        servers,
+        options,
+        layout: config.layout,
+    };
+    Ok((None, Some(keep)))
 }
 
 fn take_grants(pool: &Pool, geometry: &Geometry, heap: Bytes) -> Result<Vec<Grant>, HeapError> {
@@ -285,21 +347,21 @@ fn take_grants(pool: &Pool, geometry: &Geometry, heap: Bytes) -> Result<Vec<Gran
 impl Inner {
     fn new(
         config: Builder,
-        pool: Arc<Pool>,
+        (pool, grants, copies): (Option<Arc<Pool>>, Vec<Grant>, Option<Keep>),
         geometry: Geometry,
-        grants: Vec<Grant>,
     ) -> Result<Inner, HeapError> {
         let alarm = Arc::new(Alarm::default());
         let pager_config = PagerConfig {
             geometry,
             homes: grants.clone(),
+            copies,
             local: config.local,
             tags: config.plan == Plan::Semeru,
             evict: config.evict,
             prefetch: config.prefetch,
         };
-        let pager = Pager::new(&pool, pager_config, Arc::clone(&alarm))?;
-        let state = PlanState::new(&config, &pool, &geometry, &grants)?;
+        let pager = Pager::new(pool.as_deref(), pager_config, Arc::clone(&alarm))?;
+        let state = PlanState::new(&config, pool.as_ref(), &geometry, &grants)?;
         Ok(Inner {
             id: NEXT_HEAP.fetch_add(1, Relaxed),
             geometry,
@@ -339,10 +401,27 @@ impl Inner {
     pub fn lost(&self) -> Result<(), HeapError> {
         match self.alarm.has(LOST) {
             false => Ok(()),
-            true => Err(HeapError::Lost(
-                self.alarm.lost().unwrap_or("a server").to_string(),
-            )),
+            true => Err(self.lost_error()),
         }
+    }
+
+    /// What a mutator of a lost heap is told.
+    #[cold]
+    pub fn lost_error(&self) -> HeapError {
+        let why = self.alarm.lost().unwrap_or("a server");
+        HeapError::Lost(why.to_string())
+    }
+
+    /// Whether the heap is lost and the thread unwinds already, so that it cannot be unwound.
+    #[cold]
+    pub fn is_void(&self) -> bool {
+        self.alarm.has(LOST) && std::thread::panicking()
+    }
+
+    /// Whether typed accessors rely on what objects of this type hold.
+    pub fn is_rust_type(&self, type_id: u16) -> bool {
+        let table = self.types.read().unwrap_or_else(PoisonError::into_inner);
+        table.of_rust.contains(&type_id)
     }
 
     /// The number of a Rust type, registered when it is first used.
@@ -371,6 +450,7 @@ impl Inner {
         let number = number.ok_or(HeapError::TooManyTypes)?;
         if let Some(key) = key {
             table.by_rust.insert(key, number);
+            table.of_rust.insert(number);
         }
         Ok(number)
     }
@@ -493,6 +573,7 @@ impl Inner {
     /// A phase of a collection begins.
     pub fn begin(&self, phase: Phase) {
         if let Some(observer) = &self.config.observer.0 {
+            let _busy = inside::observe();
             observer(phase);
         }
     }
@@ -517,7 +598,10 @@ impl Inner {
             false => None,
         };
         let faults = self.pager.counters.faults.load(Relaxed);
-        let result = self.state.collect(self, &stopped, full);
+        // Only an observer can panic here.
+        let collect = AssertUnwindSafe(|| self.state.collect(self, &stopped, full));
+        let result = std::panic::catch_unwind(collect)
+            .unwrap_or_else(|_| Err(HeapError::Lost("the collector panicked".to_string())));
         if let Err(error) = &result {
             // Half a collection leaves a heap that nothing can be said about.
             self.alarm
@@ -579,16 +663,20 @@ impl Inner {
 
     // --- safepoints
 
-    /// The alarm is set: do what it asks for.
+    /// The alarm is set: do what it asks for. True where the heap is lost and the thread unwinds
+    /// already: then what the access found is nothing.
     #[cold]
-    pub fn poll_slow(&self, context: &Context) {
+    pub fn poll_slow(&self, context: &Context) -> bool {
         loop {
             if self.alarm.has(LOST) {
+                if std::thread::panicking() {
+                    return true;
+                }
                 std::panic::resume_unwind(Box::new(crate::mutator::LostSignal));
             }
             self.state.answer(self, context);
             if !self.alarm.has(crate::alarm::STOP) {
-                return;
+                return false;
             }
             self.world.leave(context, PARKED);
             self.world.enter(context, PARKED);
@@ -598,11 +686,15 @@ impl Inner {
     pub fn stats(&self) -> Stats {
         let counters = &self.pager.counters;
         let log = &self.log;
-        let regions = self.regions();
+        let census = self.pager.attend();
+        let (free_regions, used) = {
+            let regions = self.regions();
+            (regions.free_regions(), regions.used(&self.bumps))
+        };
         Stats {
             regions: self.geometry.regions,
-            free_regions: regions.free_regions(),
-            used: regions.used(&self.bumps),
+            free_regions,
+            used,
             cached: Bytes::pages(self.pager.cached_pages()),
             metadata: Bytes(self.pager.memory_bytes() + self.state.memory_bytes()),
             collections: log.collections.load(Relaxed),
@@ -616,6 +708,8 @@ impl Inner {
             prefetched_pages: counters.prefetched_pages.load(Relaxed),
             written_pages: counters.written_pages.load(Relaxed),
             refreshed_pages: counters.refreshed_pages.load(Relaxed),
+            degraded: census.degraded,
+            repaired: census.repaired,
             agents: self.state.agent_stats(),
         }
     }
@@ -625,6 +719,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.state.detach();
         // A server that is gone has them already.
-        let _ = self.pool.release(&self.grants);
+        if let Some(pool) = &self.pool {
+            let _ = pool.release(&self.grants);
+        }
     }
 }

@@ -23,85 +23,51 @@
 //! # }
 //! ```
 //!
-//! References cannot leave their scope, and cannot be used in another heap's:
-//!
-//! ```compile_fail
-//! # use muninn_heap::*;
-//! # #[derive(Managed)] struct Node { value: u64, next: Ref<Node> }
-//! # fn f(mut m: Mutator) {
-//! let mut kept = None;
-//! m.enter(|s| { kept = Some(s.alloc(NodeInit { value: 1, next: None })?); Ok(()) });
-//! # }
-//! ```
-//! ```compile_fail
-//! # use muninn_heap::*;
-//! # #[derive(Managed)] struct Node { value: u64, next: Ref<Node> }
-//! # fn f(mut a: Mutator, mut b: Mutator) {
-//! a.enter(|s| {
-//!     let here = s.alloc(NodeInit { value: 1, next: None })?;
-//!     b.enter(|t| { t.alloc(NodeInit { value: 2, next: Some(here) })?; Ok(()) })
-//! });
-//! # }
-//! ```
-//! A reference is not `Send`, a type needs to be managed, and a reference of the heap cannot be
-//! made up:
-//!
-//! ```compile_fail
-//! # use muninn_heap::*;
-//! # #[derive(Managed)] struct Node { value: u64, next: Ref<Node> }
-//! # fn f(mut m: Mutator) {
-//! m.enter(|s| {
-//!     let here = s.alloc(NodeInit { value: 1, next: None })?;
-//!     std::thread::scope(|t| { t.spawn(|| here.value()); });
-//!     Ok(())
-//! });
-//! # }
-//! ```
-//! ```compile_fail
-//! # use muninn_heap::*;
-//! #[derive(Managed)]
-//! struct Holder { text: String }
-//! ```
-//! ```compile_fail
-//! # use muninn_heap::*;
-//! # #[derive(Managed)] struct Node { value: u64, next: Ref<Node> }
-//! fn f(r: Ref<Node>) { let again = r.clone(); }
-//! ```
-//! ```compile_fail
-//! # use muninn_heap::*;
-//! #[derive(Clone, Copy, Plain)]
-//! enum Shape { Circle(f64), Square }
-//! ```
+//! References cannot leave their scope, cannot be used in another heap's or on another thread, and
+//! cannot be made up; nothing but values and references is kept in the heap. What must not compile is
+//! in `tests/compile_fail`, what is an error instead in `tests/attacks.rs`.
+
+/// Examples of the documentation are run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/HEAP.md")]
+struct Documentation;
 
 mod alarm;
 mod error;
+pub mod far;
 mod heap;
+mod inside;
 mod mutator;
 mod object;
 mod pager;
 mod phase;
+mod plain;
 pub mod plan;
 mod regions;
 mod roots;
 mod slots;
 mod stats;
+mod sync;
 mod typed;
 mod verify;
 mod words;
 mod world;
 
 pub use error::HeapError;
+pub use far::{Element, FarBTreeMap, FarHashMap, FarString, FarVec, Key};
 pub use heap::{Builder, Heap};
 pub use muninn_heap_agent::evacuate::Order;
 pub use muninn_heap_agent::layout::{Geometry, Shape, TypeDescriptor};
 pub use muninn_heap_macros::{Managed, Plain};
+pub use muninn_policy::layout::Layout;
 pub use mutator::{Mutator, Scope};
 pub use object::Object;
 pub use phase::Phase;
+pub use plain::{Plain, Whole, align_of_plain, size_of_plain};
 pub use plan::Plan;
 pub use roots::Root;
 pub use stats::{AgentStats, Footprint, Pause, PauseKind, Stats};
-pub use typed::{Fresh, Init, Local, Managed, Plain, Ref, Referent, align_of_plain};
+pub use typed::{Fresh, Init, Local, Managed, Ref, Referent};
 pub use verify::Audit;
 
 // Lets the derive macros name this crate in its own tests.

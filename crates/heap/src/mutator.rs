@@ -6,10 +6,12 @@
 
 use crate::error::HeapError;
 use crate::heap::{Heap, Inner};
+use crate::inside::{self, Parked};
 use crate::object::Object;
 use crate::pager::Pager;
+use crate::plain::Plain;
 use crate::roots::Root;
-use crate::typed::{Fresh, Init, Local, Plain, Ref, Referent};
+use crate::typed::{Fresh, Init, Local, Ref, Referent};
 use crate::world::{Context, OUTSIDE};
 use muninn_heap_agent::layout::{Header, MAX_LEN, Mode, Shape, TypeDescriptor};
 use std::any::TypeId;
@@ -32,8 +34,13 @@ pub struct Mutator {
 
 impl Mutator {
     pub(crate) fn new(heap: Heap) -> Result<Mutator, HeapError> {
+        inside::check_not_observing()?;
         heap.inner.lost()?;
-        let context = heap.inner.world.add();
+        let context = {
+            // Whoever stops the world holds the list of mutators.
+            let _parked = Parked::new();
+            heap.inner.world.add()
+        };
         Ok(Mutator {
             heap,
             context,
@@ -51,7 +58,8 @@ impl Mutator {
     }
 
     /// Runs `work` inside of the heap. If memory of the heap is lost meanwhile, `work` is unwound
-    /// and the error is returned.
+    /// and the error is returned. A thread is inside of one heap once: for what takes long, or waits,
+    /// there is [`Scope::blocking`].
     pub fn enter<R>(
         &mut self,
         work: impl for<'s> FnOnce(&Scope<'s>) -> Result<R, HeapError>,
@@ -59,6 +67,7 @@ impl Mutator {
         Pager::prepare_thread()?;
         let inner = &self.heap.inner;
         inner.lost()?;
+        let inside = inside::enter(inner, &self.context)?;
         inner.world.enter(&self.context, OUTSIDE);
         let scope = Scope {
             inner,
@@ -75,12 +84,10 @@ impl Mutator {
         }));
         self.context.slots.clear();
         inner.world.leave(&self.context, OUTSIDE);
+        drop(inside);
         match result {
             Ok(result) => result,
-            Err(panic) if panic.is::<LostSignal>() => {
-                inner.lost()?;
-                Err(HeapError::Lost("a server".to_string()))
-            }
+            Err(panic) if panic.is::<LostSignal>() => Err(inner.lost_error()),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -89,6 +96,7 @@ impl Mutator {
 impl Drop for Mutator {
     fn drop(&mut self) {
         let inner = &self.heap.inner;
+        let _parked = Parked::new();
         // Nobody may collect while the region is handed back.
         let _one = inner.lock_collecting();
         inner.retire(&self.context);
@@ -121,6 +129,34 @@ impl<'s> Scope<'s> {
         }
     }
 
+    /// Waits, or computes for long, without keeping collections from running: `work` runs as if the
+    /// scope were at a safepoint all the time. It may use nothing of the scope, which is why it can
+    /// borrow nothing: what it needs moves in, and what it is to give back it returns.
+    ///
+    /// ```compile_fail
+    /// # use muninn_heap::*;
+    /// # fn f(s: &Scope<'_>, text: Local<'_, str>) {
+    /// s.blocking(move || text.len());
+    /// # }
+    /// ```
+    pub fn blocking<R>(&self, work: impl FnOnce() -> R + 'static) -> R {
+        let parked = Parked::new();
+        let result = work();
+        drop(parked);
+        self.safepoint();
+        result
+    }
+
+    /// Collects everything that cannot be reached; what the scope holds stays, and is followed where
+    /// it is moved.
+    pub fn collect(&self) -> Result<(), HeapError> {
+        let parked = Parked::new();
+        let collected = self.inner.collect(None, true);
+        drop(parked);
+        self.safepoint();
+        collected
+    }
+
     fn type_of<T: Referent + ?Sized>(&self) -> Result<u16, HeapError> {
         let key = TypeId::of::<T::Key>();
         let known = self
@@ -151,7 +187,7 @@ impl<'s> Scope<'s> {
         let address = self.inner.pager.address(at);
         // SAFETY: the room is ours alone, as long as the object; pages that are absent come.
         unsafe {
-            crate::object::zero(address.add(8), size - 8);
+            crate::object::clear(address.add(8), size - 8);
             crate::words::word_at(address).store(
                 Header::new(type_id, entry, len).0,
                 std::sync::atomic::Ordering::Relaxed,
@@ -160,8 +196,10 @@ impl<'s> Scope<'s> {
         let allocated = &self.context.allocated_bytes;
         allocated.set(allocated.get() + size);
         let object = Object::new(self, address, word);
-        self.safepoint();
-        Ok(object)
+        match object.after() {
+            false => Ok(object),
+            true => Err(self.inner.lost_error()),
+        }
     }
 
     /// A new object of a struct.
@@ -191,6 +229,19 @@ impl<'s> Scope<'s> {
         len: usize,
     ) -> Result<Local<'s, [Ref<T>]>, HeapError> {
         Ok(Local::from_object(self.array::<[Ref<T>]>(len)?))
+    }
+
+    /// The same, where nothing but this crate names the type.
+    pub(crate) fn alloc_refs_of<T: ?Sized + 'static>(
+        &self,
+        len: usize,
+    ) -> Result<Local<'s, [Ref<T>]>, HeapError> {
+        Ok(Local::from_object(self.array::<[Ref<T>]>(len)?))
+    }
+
+    /// A new array of zeros: of the first variant for an enum, of null letters.
+    pub fn alloc_zeros<P: Plain>(&self, len: usize) -> Result<Local<'s, [P]>, HeapError> {
+        Ok(Local::from_object(self.array::<[P]>(len)?))
     }
 
     /// A new array of these values.
@@ -241,13 +292,19 @@ impl<'s> Scope<'s> {
 
     /// The object of a root.
     pub fn open<T: Referent + ?Sized>(&self, root: &Root<T>) -> Result<Local<'s, T>, HeapError> {
-        if !Arc::ptr_eq(&root.inner, self.inner) {
+        self.rooted(&root.inner, root.at).map(Local::from_object)
+    }
+
+    fn rooted(&self, inner: &Arc<Inner>, at: u32) -> Result<Object<'s>, HeapError> {
+        if !Arc::ptr_eq(inner, self.inner) {
             return Err(HeapError::Foreign);
         }
-        let word = self.inner.roots().get(root.at);
+        let word = self.inner.roots().get(at);
         let object = Object::of_word(self, word);
-        object.after();
-        Ok(Local::from_object(object))
+        match object.after() {
+            false => Ok(object),
+            true => Err(self.inner.lost_error()),
+        }
     }
 
     // --- for implementers of languages
@@ -274,13 +331,7 @@ impl<'s> Scope<'s> {
     }
 
     pub fn open_raw(&self, root: &Root<()>) -> Result<Object<'s>, HeapError> {
-        if !Arc::ptr_eq(&root.inner, self.inner) {
-            return Err(HeapError::Foreign);
-        }
-        let word = self.inner.roots().get(root.at);
-        let object = Object::of_word(self, word);
-        object.after();
-        Ok(object)
+        self.rooted(&root.inner, root.at)
     }
 }
 

@@ -119,6 +119,10 @@ pub struct Stats {
     pub cached: Bytes,
     /// Memory of the heap at this node outside of the cache.
     pub metadata: Bytes,
+    /// Of a heap that is kept in copies: extents with fewer than the layout wants, and copies that were
+    /// made anew.
+    pub degraded: u64,
+    pub repaired: u64,
     pub collections: u64,
     pub full_collections: u64,
     pub collector_seconds: f64,

@@ -5,6 +5,7 @@
 //! references; strings are `str`.
 
 use crate::object::Object;
+use crate::plain::{Plain, Whole, align_of_plain, size_of_plain};
 use muninn_heap_agent::layout::{GRANULE, HEADER, Shape, TypeDescriptor};
 use std::marker::PhantomData;
 
@@ -23,30 +24,6 @@ impl<T: ?Sized> Ref<T> {
     }
 }
 
-/// A value without references that may lie in the heap.
-///
-/// # Safety
-///
-/// A copy of the bytes is a valid value, also when parts of two values of it are mixed at the
-/// borders of its primitive parts; it has no references and is aligned to 8 or less.
-pub unsafe trait Plain: Copy + 'static {}
-
-macro_rules! plain {
-    ($($type:ty)*) => { $(
-        // SAFETY: a primitive: read and written in one piece.
-        unsafe impl Plain for $type {}
-    )* };
-}
-plain!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool char);
-// SAFETY: an array of plain values is one.
-unsafe impl<P: Plain, const N: usize> Plain for [P; N] {}
-
-/// The alignment of a plain type, which must be at most 8.
-pub const fn align_of_plain<P: Plain>() -> usize {
-    assert!(align_of::<P>() <= 8, "a plain type is aligned to 8 or less");
-    align_of::<P>()
-}
-
 /// A struct whose objects the heap manages; see the derive macro.
 ///
 /// # Safety
@@ -59,7 +36,11 @@ pub unsafe trait Managed: 'static {
 }
 
 /// What a new object is made from.
-pub trait Init<'s> {
+///
+/// # Safety
+///
+/// `write` fills references with what the descriptor of the type says is there.
+pub unsafe trait Init<'s> {
     type Object: Managed;
     fn write(self, object: &Fresh<'s>);
 }
@@ -88,7 +69,11 @@ impl<'s> Fresh<'s> {
 }
 
 /// Everything that a reference can lead to.
-pub trait Referent {
+///
+/// # Safety
+///
+/// The description and the size belong to the key, and are the same whenever they are asked for.
+pub unsafe trait Referent {
     #[doc(hidden)]
     type Key: 'static + ?Sized;
     #[doc(hidden)]
@@ -101,7 +86,8 @@ const fn rounded(fields: u64) -> u64 {
     (HEADER + fields).next_multiple_of(GRANULE)
 }
 
-impl<T: Managed> Referent for T {
+// SAFETY: all three are of one type.
+unsafe impl<T: Managed> Referent for T {
     type Key = T;
     fn describe() -> TypeDescriptor {
         T::descriptor()
@@ -111,23 +97,25 @@ impl<T: Managed> Referent for T {
     }
 }
 
-impl<P: Plain> Referent for [P] {
+// SAFETY: all three are of one type.
+unsafe impl<P: Plain> Referent for [P] {
     type Key = [P];
     fn describe() -> TypeDescriptor {
-        let _ = align_of_plain::<P>();
+        let _ = const { align_of_plain::<P>() };
         TypeDescriptor {
             name: format!("[{}]", std::any::type_name::<P>()),
             shape: Shape::Values {
-                bytes: size_of::<P>().max(1) as u32,
+                bytes: const { size_of_plain::<P>() }.max(1) as u32,
             },
         }
     }
     fn size(len: u64) -> u64 {
-        rounded(size_of::<P>().max(1) as u64 * len)
+        rounded(const { size_of_plain::<P>() }.max(1) as u64 * len)
     }
 }
 
-impl<T: ?Sized + 'static> Referent for [Ref<T>] {
+// SAFETY: all three are of one type.
+unsafe impl<T: ?Sized + 'static> Referent for [Ref<T>] {
     type Key = [Ref<T>];
     fn describe() -> TypeDescriptor {
         TypeDescriptor {
@@ -140,7 +128,8 @@ impl<T: ?Sized + 'static> Referent for [Ref<T>] {
     }
 }
 
-impl Referent for str {
+// SAFETY: all three are of one type.
+unsafe impl Referent for str {
     type Key = str;
     fn describe() -> TypeDescriptor {
         TypeDescriptor {
@@ -215,6 +204,27 @@ impl<'s, T: ?Sized> Local<'s, T> {
     }
     /// # Safety
     ///
+    /// The type has a reference to a U at this offset.
+    #[doc(hidden)]
+    pub unsafe fn swap_ref<U: ?Sized>(
+        &self,
+        offset: usize,
+        current: Option<&Local<'s, U>>,
+        new: Option<&Local<'s, U>>,
+    ) -> Result<(), Option<Local<'s, U>>> {
+        let (current, new) = (current.map(Local::raw), new.map(Local::raw));
+        let swapped = self.object.swap_ref(offset, current, new);
+        swapped.map_err(|found| found.map(Local::from_object))
+    }
+    /// # Safety
+    ///
+    /// The type has a P at this offset.
+    #[doc(hidden)]
+    pub unsafe fn swap_plain<P: Whole>(&self, offset: usize, current: P, new: P) -> Result<(), P> {
+        self.object.swap(offset, current, new)
+    }
+    /// # Safety
+    ///
     /// The type has a P at this offset.
     #[doc(hidden)]
     #[inline]
@@ -231,11 +241,6 @@ impl<'s, T: ?Sized> Local<'s, T> {
     }
 }
 
-#[inline(always)]
-fn check(at: usize, len: usize) {
-    assert!(at < len, "index {at} is outside of an array of {len}");
-}
-
 impl<'s, T: ?Sized> Local<'s, [Ref<T>]> {
     #[inline]
     pub fn len(&self) -> usize {
@@ -249,7 +254,9 @@ impl<'s, T: ?Sized> Local<'s, [Ref<T>]> {
     /// If there is no such element.
     #[inline]
     pub fn get(&self, at: usize) -> Option<Local<'s, T>> {
-        check(at, self.len());
+        if !self.object.has_element(at) {
+            return None;
+        }
         // SAFETY: an element of an array of references to T.
         unsafe { self.load_ref(at * 8) }
     }
@@ -258,13 +265,38 @@ impl<'s, T: ?Sized> Local<'s, [Ref<T>]> {
     /// If there is no such element.
     #[inline]
     pub fn set(&self, at: usize, value: Option<&Local<'s, T>>) {
-        check(at, self.len());
-        // SAFETY: an element of an array of references to T.
-        unsafe { self.store_ref(at * 8, value) };
+        if self.object.has_element(at) {
+            // SAFETY: an element of an array of references to T.
+            unsafe { self.store_ref(at * 8, value) };
+        }
+    }
+    /// The elements that are not null. Whether a place is there is looked at once.
+    pub fn iter(&self) -> crate::far::VecIter<'s, Ref<T>>
+    where
+        T: 'static,
+    {
+        crate::far::VecIter::of(self.clone())
+    }
+    /// Changes an element if it is `current`; what it is, if that is something else.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such element.
+    pub fn swap(
+        &self,
+        at: usize,
+        current: Option<&Local<'s, T>>,
+        new: Option<&Local<'s, T>>,
+    ) -> Result<(), Option<Local<'s, T>>> {
+        match self.object.has_element(at) {
+            // SAFETY: an element of an array of references to T.
+            true => unsafe { self.swap_ref(at * 8, current, new) },
+            false => Err(None),
+        }
     }
 }
 
-impl<P: Plain> Local<'_, [P]> {
+impl<'s, P: Plain> Local<'s, [P]> {
     #[inline]
     pub fn len(&self) -> usize {
         self.object.len()
@@ -277,25 +309,65 @@ impl<P: Plain> Local<'_, [P]> {
     /// If there is no such element.
     #[inline]
     pub fn get(&self, at: usize) -> P {
-        check(at, self.len());
-        self.object.get(at * size_of::<P>())
+        match self.object.has_element(at) {
+            true => self.object.get(at * size_of::<P>()),
+            false => crate::plain::zero(),
+        }
     }
     /// # Panics
     ///
     /// If there is no such element.
     #[inline]
     pub fn set(&self, at: usize, value: P) {
-        check(at, self.len());
-        self.object.set(at * size_of::<P>(), value);
+        if self.object.has_element(at) {
+            self.object.set(at * size_of::<P>(), value);
+        }
+    }
+    /// The elements. Whether a place is there is looked at once.
+    pub fn iter(&self) -> crate::far::VecIter<'s, P> {
+        crate::far::VecIter::of(self.clone())
+    }
+    /// Changes an element if it is `current`; what it is, if that is something else.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such element.
+    pub fn swap(&self, at: usize, current: P, new: P) -> Result<(), P>
+    where
+        P: Whole,
+    {
+        match self.object.has_element(at) {
+            true => self.object.swap(at * size_of::<P>(), current, new),
+            false => Err(crate::plain::zero()),
+        }
     }
     pub fn to_vec(&self) -> Vec<P> {
-        (0..self.len()).map(|at| self.get(at)).collect()
+        self.iter().collect()
     }
 }
 
 impl Local<'_, str> {
     pub fn len(&self) -> usize {
         self.object.len()
+    }
+    /// Compares the text with another, byte by byte.
+    pub fn compare(&self, other: &str) -> std::cmp::Ordering {
+        let mut piece = [0; 64];
+        let (len, mut rest) = (self.len(), other.as_bytes());
+        for start in (0..len).step_by(piece.len()) {
+            let piece = &mut piece[..(len - start).min(64)];
+            self.object.load_bytes(start, piece);
+            let (same, after) = rest.split_at(rest.len().min(piece.len()));
+            match piece[..same.len()].cmp(same) {
+                std::cmp::Ordering::Equal if same.len() == piece.len() => rest = after,
+                std::cmp::Ordering::Equal => return std::cmp::Ordering::Greater,
+                other => return other,
+            }
+        }
+        match rest.is_empty() {
+            true => std::cmp::Ordering::Equal,
+            false => std::cmp::Ordering::Less,
+        }
     }
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -304,6 +376,12 @@ impl Local<'_, str> {
     pub fn text(&self) -> String {
         let mut bytes = vec![0; self.len()];
         self.object.load_bytes(0, &mut bytes);
-        String::from_utf8(bytes).unwrap_or_default()
+        match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(_) => {
+                self.object.is_no_value("a text");
+                String::new()
+            }
+        }
     }
 }

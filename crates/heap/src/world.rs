@@ -9,10 +9,11 @@
 
 use crate::alarm::{Alarm, STOP};
 use crate::slots::Slots;
+use crate::sync::{self, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard};
 use muninn_types::Nanos;
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub const OUTSIDE: u32 = 0;
@@ -157,7 +158,7 @@ impl World {
     /// Waits for a bell, or a moment.
     pub fn nap(&self) {
         let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.changed.wait_timeout(bell, NAP);
+        sync::nap(&self.changed, bell, NAP);
     }
 
     /// The mutator goes inside, waiting while the world is stopped.
@@ -175,7 +176,7 @@ impl World {
                 self.ring();
             } else {
                 // Held by the collector for a moment.
-                std::thread::yield_now();
+                sync::yield_now();
             }
         }
     }
@@ -196,7 +197,7 @@ impl World {
         while mutators.iter().any(|m| m.state.load(SeqCst) == INSIDE) {
             spins += 1;
             if spins < 200 {
-                std::hint::spin_loop();
+                sync::spin();
             } else {
                 self.nap();
             }

@@ -113,37 +113,60 @@ impl Pager {
     }
 
     pub(super) fn same_home(&self, a: u32, b: u32) -> bool {
-        std::ptr::eq(self.home(a).0, self.home(b).0)
+        self.copies.is_some() || std::ptr::eq(self.home(a).0, self.home(b).0)
     }
 
     /// Reads a run of pages, all taken and of one home, and lets them be used.
     fn fetch_run(&self, first: u32, pages: u32, state: u8, arrival: Arrival) {
+        let class = match arrival {
+            Arrival::Prefetch => Class::Prefetch,
+            _ => Class::Demand,
+        };
+        let mut done = first;
+        let read = self.read_home((first, pages), class, |first, pages, bytes| {
+            self.fill(first, pages, bytes, state == CLEAN);
+            done = first + pages;
+        });
+        self.counters
+            .fetched_pages
+            .fetch_add(u64::from(done - first), Relaxed);
+        for page in first..done {
+            self.arrived(page, arrival, state);
+        }
+        if read.is_err() {
+            let left = first + pages - done;
+            self.fill(done, left, ZEROS.as_ptr(), false);
+            for page in done..first + pages {
+                self.state(page).store(LOST, Release);
+            }
+        }
+    }
+
+    /// Reads a run of pages of one home and shows them, in order: the first, how many, and their
+    /// bytes. If that fails the heap is lost.
+    fn read_home(
+        &self,
+        (first, pages): (u32, u32),
+        class: Class,
+        mut show: impl FnMut(u32, u32, *const u8),
+    ) -> Result<(), ()> {
+        // Once lost is lost: another server that is gone would be waited for as long again.
+        if self.is_lost() {
+            return Err(());
+        }
+        if let Some(copies) = &self.copies {
+            let read = copies.read(first, pages, class, show);
+            return read.map_err(|e| self.lose(first, &e));
+        }
         let (grant, offset) = self.home(first);
         let len = pages << PAGE_SHIFT;
         let mut slot = self.lane(grant.server);
         let LaneSlot { lane, buffer } = &mut *slot;
         let into = &mut buffer[..len as usize];
-        let class = match arrival {
-            Arrival::Prefetch => Class::Prefetch,
-            _ => Class::Demand,
-        };
-        let mut read = || lane.read_v(class, &[Seg::new(grant.id, offset, len)], into);
-        // Once lost is lost: another server that is gone would be waited for as long again.
-        if self.is_lost() || read().map_err(|e| self.lose(first, &e)).is_err() {
-            self.fill(first, pages, ZEROS.as_ptr(), false);
-            for page in first..first + pages {
-                self.state(page).store(LOST, Release);
-            }
-            return;
-        }
-        self.counters
-            .fetched_pages
-            .fetch_add(u64::from(pages), Relaxed);
-        self.fill(first, pages, buffer.as_ptr(), state == CLEAN);
-        drop(slot);
-        for page in first..first + pages {
-            self.arrived(page, arrival, state);
-        }
+        lane.read_v(class, &[Seg::new(grant.id, offset, len)], into)
+            .map_err(|e| self.lose(first, &e))?;
+        show(first, pages, buffer.as_ptr());
+        Ok(())
     }
 
     /// Maps bytes where nothing is mapped. `from` has that many pages; zeros come in pieces.

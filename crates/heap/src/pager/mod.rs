@@ -17,6 +17,7 @@
 //! are copied out of the heap before they are given to one. What is hot is learnt where the cache is
 //! smaller than the heap (see `touch`).
 
+pub(crate) mod copies;
 mod fetch;
 mod registry;
 mod touch;
@@ -33,6 +34,7 @@ use muninn_sys::memory::{HugeAdvice, Mapping};
 use muninn_sys::sigbus;
 use muninn_sys::uffd::{FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
 use muninn_types::{Bytes, LaneKind, PAGE_SHIFT, PAGE_SIZE, PageNo, ServerId};
+use muninn_volume::Census;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,10 +86,11 @@ pub struct Pager {
     uffd: Userfaultfd,
     geometry: Geometry,
     states: Box<[AtomicU8]>,
-    /// Home of each region, then of each tablet.
+    /// Home of each region, then of each tablet. None where copies are kept.
     homes: Vec<Grant>,
     servers: Vec<Vec<Mutex<LaneSlot>>>,
     mapped: Vec<bool>,
+    copies: Option<copies::Copies>,
     policies: Mutex<Policies>,
     cached_pages: AtomicU64,
     limit_pages: AtomicU64,
@@ -113,6 +116,8 @@ impl std::fmt::Debug for Pager {
 pub struct PagerConfig {
     pub geometry: Geometry,
     pub homes: Vec<Grant>,
+    /// Instead of homes.
+    pub copies: Option<copies::Keep>,
     pub local: Bytes,
     /// Write a tag ⟨dirty, version⟩ before and after pages leave for a region (Semeru §4.2).
     pub tags: bool,
@@ -122,7 +127,7 @@ pub struct PagerConfig {
 
 impl Pager {
     pub fn new(
-        pool: &Pool,
+        pool: Option<&Pool>,
         config: PagerConfig,
         alarm: Arc<Alarm>,
     ) -> Result<Arc<Pager>, HeapError> {
@@ -141,7 +146,10 @@ impl Pager {
         unsafe { uffd.register(range, RegisterMode::MISSING_AND_WRITE_PROTECT) }
             .map_err(|e| cannot(e.to_string()))?;
         let (mut servers, mut mapped) = (Vec::new(), Vec::new());
-        for server in (0..pool.len() as u32).map(ServerId) {
+        for (pool, server) in pool
+            .iter()
+            .flat_map(|pool| (0..pool.len() as u32).map(move |server| (pool, ServerId(server))))
+        {
             let transport = pool.transport(server)?;
             mapped.push(transport.kind() == muninn_net::Kind::Shm);
             let lanes = (0..LANES).map(|_| {
@@ -151,6 +159,9 @@ impl Pager {
             });
             servers.push(lanes.collect::<Result<Vec<_>, HeapError>>()?);
         }
+        let copies = config.copies.as_ref();
+        let copies = copies.map(|keep| copies::Copies::new(keep, space));
+        let copies = copies.transpose()?;
         let pages = (space.0 >> PAGE_SHIFT) as u32;
         let limit = config.local.whole_pages().max(2 * u64::from(BATCH));
         let regions = geometry.regions as usize;
@@ -163,6 +174,7 @@ impl Pager {
             homes: config.homes,
             servers,
             mapped,
+            copies,
             policies: Mutex::new(Policies {
                 evict: config.evict.build(pages, 1),
                 prefetch: config.prefetch.build(),
@@ -213,7 +225,11 @@ impl Pager {
 
     /// Memory of this pager besides the cache itself.
     pub fn memory_bytes(&self) -> u64 {
-        self.states.len() as u64 + self.lock_policies().evict.memory_bytes() as u64
+        let copies = self
+            .copies
+            .as_ref()
+            .map_or(0, |copies| copies.memory_bytes());
+        copies + self.states.len() as u64 + self.lock_policies().evict.memory_bytes() as u64
     }
 
     pub fn pages_of(&self, places: Range<u64>) -> Range<u32> {
@@ -297,12 +313,31 @@ impl Pager {
     }
 
     fn lose(&self, page: u32, error: &dyn std::fmt::Display) {
+        if self.copies.is_some() {
+            self.alarm
+                .lose(|| format!("page {page} of the heap cannot be had: {error}"));
+            return;
+        }
         let (grant, offset) = self.home(page);
         self.alarm.lose(|| {
             let region = self.geometry.region_of(u64::from(page) << PAGE_SHIFT);
             let server = grant.server;
             format!("page at {offset:#x} of region {region} on {server} cannot be had: {error}")
         });
+    }
+
+    /// Looks after the servers of a heap that is kept in copies; what is said of them.
+    pub fn attend(&self) -> Census {
+        let Some(copies) = &self.copies else {
+            return Census::default();
+        };
+        copies.attend().unwrap_or_else(|why| {
+            self.alarm.lose(|| why);
+            Census::default()
+        })
+    }
+    pub fn keeps_copies(&self) -> bool {
+        self.copies.is_some()
     }
 
     /// Waits until a page is not being changed, and takes it.

@@ -73,8 +73,9 @@ pub(super) fn resolve(addr: usize) -> bool {
         let start = place.start.load(Acquire);
         if start != 0 && addr.wrapping_sub(start) < place.len.load(Acquire) {
             let pager = place.pager.load(Acquire);
-            if pager.is_null() {
-                return false;
+            // Another heap may have come here meanwhile, with a length that does not go with `start`.
+            if pager.is_null() || place.start.load(Acquire) != start {
+                continue;
             }
             // SAFETY: whoever touches a heap keeps it, and so its pager, alive; it is removed from
             // here before it is freed.

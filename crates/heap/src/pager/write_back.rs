@@ -149,7 +149,16 @@ impl Pager {
     }
 
     /// Writes pages of one home: tag ⟨1, v⟩, pages, tag ⟨0, v + 1⟩ (Semeru §4.2).
-    fn send_some(&self, pages: &[u32]) -> Result<(), muninn_net::NetError> {
+    fn send_some(&self, pages: &[u32]) -> Result<(), String> {
+        let Some(copies) = &self.copies else {
+            return self.send_to_home(pages).map_err(|e| e.to_string());
+        };
+        let near = |page: u32| self.address(u64::from(page) << PAGE_SHIFT);
+        // SAFETY: the pages are mapped, protected against writes, and Busy.
+        unsafe { copies.write(pages, near, Class::UrgentEviction) }
+    }
+
+    fn send_to_home(&self, pages: &[u32]) -> Result<(), muninn_net::NetError> {
         let (grant, _) = self.home(pages[0]);
         let class = Class::UrgentEviction;
         let tagged = self.tagged_region(pages[0]);

@@ -17,6 +17,7 @@ use crate::stats::{AgentStats, PauseKind};
 use crate::world::{Context, Stopped};
 use muninn_heap_agent::layout::{Geometry, TypeDescriptor};
 use muninn_net::{Grant, Pool};
+use std::panic::AssertUnwindSafe;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -24,6 +25,9 @@ use std::thread::JoinHandle;
 
 /// How often an allocation asks for a collection before it is an error.
 pub(crate) const ATTEMPTS: u32 = 6;
+
+/// How often the servers of a heap that is kept in copies are looked after, at least.
+const ATTEND: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Which collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -81,7 +85,7 @@ pub(crate) struct PlanState {
 impl PlanState {
     pub fn new(
         config: &Builder,
-        pool: &Arc<Pool>,
+        pool: Option<&Arc<Pool>>,
         geometry: &Geometry,
         grants: &[Grant],
     ) -> Result<PlanState, HeapError> {
@@ -90,7 +94,10 @@ impl PlanState {
             semeru: None,
             mako: None,
         };
-        let attach = || remote::Remote::attach(pool, geometry, grants);
+        let attach = || {
+            let pool = pool.ok_or(muninn_net::NetError::NoServers)?;
+            remote::Remote::attach(pool, geometry, grants)
+        };
         match config.plan {
             Plan::Local => {}
             Plan::Semeru => {
@@ -246,6 +253,11 @@ impl PlanState {
         if let Some(mako) = &self.mako {
             mako.turn(inner);
         }
+        if inner.pager.keeps_copies() {
+            // Copies that were lost are made anew also while nobody reads or writes.
+            inner.pager.attend();
+            std::thread::sleep(ATTEND);
+        }
         if let Some(semeru) = &self.semeru
             && !semeru.transfer()
         {
@@ -288,13 +300,17 @@ impl Daemon {
             inner: Arc::downgrade(inner),
             thread: None,
         };
-        if inner.state.plan == Plan::Local {
+        if inner.state.plan == Plan::Local && !inner.pager.keeps_copies() {
             return Ok(daemon);
         }
         let inner = Arc::clone(inner);
         let work = move || {
             while !stop.load(Relaxed) {
-                inner.state.daemon_turn(&inner);
+                let turn = AssertUnwindSafe(|| inner.state.daemon_turn(&inner));
+                if std::panic::catch_unwind(turn).is_err() {
+                    // Whoever waits for a collection looks at the alarm too.
+                    inner.alarm.lose(|| "the collector panicked".to_string());
+                }
             }
         };
         let thread = std::thread::Builder::new()
@@ -312,7 +328,9 @@ impl Drop for Daemon {
         if let Some(inner) = self.inner.upgrade() {
             inner.state.wake_daemon();
         }
-        if let Some(thread) = self.thread.take() {
+        let is_self = |t: &JoinHandle<()>| t.thread().id() == std::thread::current().id();
+        // An observer may have had the last handle.
+        if let Some(thread) = self.thread.take_if(|thread| !is_self(thread)) {
             // One that panicked has said so.
             let _ = thread.join();
         }

@@ -34,6 +34,9 @@ pub struct Remote {
     /// One conversation at a time with each server; batches of references taken from its agent.
     locks: Vec<Mutex<u64>>,
     carrying: Mutex<()>,
+    /// From the start of tasks to their results: an agent keeps the result of the last task alone, and
+    /// mutators register types while a collection has tasks of its own.
+    results: Mutex<()>,
     detached: AtomicBool,
 }
 
@@ -57,6 +60,7 @@ impl Remote {
             scratch: Vec::new(),
             locks: (0..servers).map(|_| Mutex::default()).collect(),
             carrying: Mutex::default(),
+            results: Mutex::default(),
             detached: AtomicBool::new(false),
         };
         for server in 0..servers {
@@ -198,8 +202,15 @@ impl Remote {
         }
     }
 
+    /// Has an agent do one task; the result.
+    pub fn one(&self, server: u32, task: Task, input: &[u8]) -> Result<Vec<u8>, HeapError> {
+        let _mine = self.results.lock();
+        self.start(server, task, input)?;
+        self.wait(server)
+    }
+
     /// Waits until an agent has done all its tasks; the result of the last.
-    pub fn wait(&self, server: u32) -> Result<Vec<u8>, HeapError> {
+    fn wait(&self, server: u32) -> Result<Vec<u8>, HeapError> {
         let ends = clock::now() + Nanos::from(TASK);
         let mut spins = 0;
         let len = loop {
@@ -232,6 +243,7 @@ impl Remote {
 
     /// Gives every server its input and waits for all; the results in order.
     pub fn all(&self, task: Task, inputs: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, HeapError> {
+        let _mine = self.results.lock();
         for (server, input) in (0..).zip(inputs) {
             self.start(server, task, input)?;
         }

@@ -1,0 +1,10 @@
+//~ lifetime may not live long enough
+use muninn_heap::*;
+#[derive(Managed)]
+pub struct Node {
+    value: u64,
+    next: Ref<Node>,
+}
+pub fn f(m: &mut Mutator) {
+    let _ = m.enter(|s| s.alloc(NodeInit { value: 1, next: None }));
+}

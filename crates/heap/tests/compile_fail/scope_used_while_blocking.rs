@@ -1,0 +1,13 @@
+//~ escapes
+use muninn_heap::*;
+#[derive(Managed)]
+pub struct Node {
+    value: u64,
+    next: Ref<Node>,
+}
+pub fn f(m: &mut Mutator) {
+    let _ = m.enter(|s| {
+        s.blocking(move || s.safepoint());
+        Ok(())
+    });
+}

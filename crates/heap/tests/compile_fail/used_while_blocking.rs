@@ -1,0 +1,14 @@
+//~ escapes
+use muninn_heap::*;
+#[derive(Managed)]
+pub struct Node {
+    value: u64,
+    next: Ref<Node>,
+}
+pub fn f(m: &mut Mutator) {
+    let _ = m.enter(|s| {
+        let here = s.alloc(NodeInit { value: 1, next: None })?;
+        s.blocking(move || here.value());
+        Ok(())
+    });
+}
