@@ -77,6 +77,21 @@ impl Donor {
     }
 }
 
+/// Of a stalled machine it is not known how much it lacks: so large a part of the reserve is asked for.
+const STALLED_PART: u64 = 4;
+
+impl Donor {
+    /// How much of what clients hold they are to move elsewhere, so that there is enough again to grant more.
+    pub fn asks_back(&self, short: Option<Short>, granted: Bytes) -> Bytes {
+        let lacking = match short {
+            None => 0,
+            Some(Short::Memory(left)) => (self.reserve.0 / 2 * 3).saturating_sub(left.0),
+            Some(Short::Stalled(_)) => self.reserve.0 / STALLED_PART,
+        };
+        Bytes(lacking).min(granted)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +114,17 @@ mod tests {
         assert!(donor.handle_look(look(110)).is_some(), "not yet");
         assert_eq!(donor.handle_look(look(150)), None);
         assert_eq!(donor.handle_look(look(110)), None);
+    }
+
+    #[test]
+    fn what_is_lacking_is_asked_for() {
+        let mut donor = Donor::new(Bytes::mib(100));
+        let short = donor.handle_look(look(30));
+        assert_eq!(donor.asks_back(short, Bytes::gib(1)), Bytes::mib(120));
+        assert_eq!(donor.asks_back(short, Bytes::mib(7)), Bytes::mib(7));
+        let stalled = Some(Short::Stalled(50.0));
+        assert_eq!(donor.asks_back(stalled, Bytes::gib(1)), Bytes::mib(25));
+        assert_eq!(donor.asks_back(None, Bytes::gib(1)), Bytes::ZERO);
     }
 
     #[test]

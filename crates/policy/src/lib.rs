@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod donor;
+pub mod evenly;
 pub mod evict;
 pub mod first_touch;
 pub mod fit;
@@ -28,6 +29,7 @@ pub mod share;
 pub mod stripe;
 pub mod take_over;
 pub mod threshold;
+pub mod tune;
 pub mod turnstile;
 pub mod urgency;
 pub mod wic_place;

@@ -21,6 +21,10 @@ pub enum Reason {
     Degraded { copies: u8 },
     /// A server with a copy gives its memory back.
     Draining,
+    /// A server with a copy wants some of its memory back.
+    Asked,
+    /// A server that joined has less than the others.
+    Balance,
 }
 
 /// The queue. Extents are numbers of the caller's.
@@ -29,6 +33,11 @@ pub struct Mover {
     ready: BTreeSet<(Reason, u32)>,
     waiting: BTreeSet<(Nanos, u32)>,
     known: HashMap<u32, (Reason, Nanos)>,
+    degraded: usize,
+}
+
+fn is_degraded(reason: Reason) -> bool {
+    matches!(reason, Reason::Degraded { .. })
 }
 
 impl Mover {
@@ -39,6 +48,11 @@ impl Mover {
         self.known.is_empty()
     }
 
+    /// Those that lack copies.
+    pub fn degraded(&self) -> usize {
+        self.degraded
+    }
+
     pub fn wants(&self, extent: u32) -> bool {
         self.known.contains_key(&extent)
     }
@@ -47,12 +61,14 @@ impl Mover {
     pub fn handle_want(&mut self, extent: u32, reason: Reason) {
         self.handle_well(extent);
         self.known.insert(extent, (reason, Nanos::ZERO));
+        self.degraded += usize::from(is_degraded(reason));
         self.ready.insert((reason, extent));
     }
 
     /// Nothing is to be done about it any more.
     pub fn handle_well(&mut self, extent: u32) {
         if let Some((reason, until)) = self.known.remove(&extent) {
+            self.degraded -= usize::from(is_degraded(reason));
             self.ready.remove(&(reason, extent));
             self.waiting.remove(&(until, extent));
         }
@@ -140,6 +156,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(mover.len(), model.len());
+                let degraded = model.values().filter(|reason| is_degraded(**reason)).count();
+                prop_assert_eq!(mover.degraded(), degraded);
             }
             now += PAUSE;
             let mut order = Vec::new();

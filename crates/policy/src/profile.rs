@@ -1,7 +1,9 @@
 //! Degradation profiles: how long a job runs when only a part of its memory is local.
 //!
-//! A profile is measured at a few ratios r = local ÷ total and turned into a polynomial f(r), so
-//! that a policy can ask for any ratio and for the slope. It comes from Cluster Far Memory (§4.4.1).
+//! A profile is measured at a few ratios r = local ÷ total, and asked for at any: straight from point
+//! to point ([`points`]), or along a polynomial that was given outright, as the published ones are. It
+//! comes from Cluster Far Memory (§4.4.1), which fits polynomials; these contradicted their own points
+//! wherever a job has a knee.
 //!
 //! Invariant: f never rises with memory. Measurements do, by a percent or two of noise, and so do
 //! the published polynomials (spark by 4 % below 0.56): a rise up to [`RISE_OF_POINTS`] or
@@ -12,10 +14,12 @@
 
 pub mod catalogue;
 mod level;
+pub mod points;
 mod polynomial;
 mod samples;
 
 pub use level::level;
+use points::Points;
 pub use polynomial::Polynomial;
 pub(crate) use samples::{CELLS, Samples};
 
@@ -92,7 +96,7 @@ pub enum ProfileError {
 /// Run time in seconds against the local ratio: f(r) on `lowest..=1`, never rising.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    polynomial: Polynomial,
+    shape: Shape,
     lowest: f64,
     /// Stretches where the polynomial rises with memory and is levelled: (from, to, seconds).
     level: Vec<(f64, f64, f64)>,
@@ -100,12 +104,45 @@ pub struct Profile {
     samples: Samples,
 }
 
+/// Where f comes from.
+#[derive(Clone, Debug, PartialEq)]
+enum Shape {
+    Polynomial(Polynomial),
+    Points(Points),
+}
+
+impl Shape {
+    #[inline]
+    fn at(&self, ratio: f64) -> f64 {
+        match self {
+            Shape::Polynomial(polynomial) => polynomial.at(ratio),
+            Shape::Points(points) => points.at(ratio),
+        }
+    }
+
+    fn slope(&self, ratio: f64) -> f64 {
+        match self {
+            Shape::Polynomial(polynomial) => polynomial.slope(ratio),
+            Shape::Points(points) => points.slope(ratio),
+        }
+    }
+}
+
 impl Profile {
-    /// Fits measured points, `ratio` from 1.0 downwards.
+    /// Goes straight from one measured point to the next, `ratio` from 1.0 downwards. What rises with
+    /// memory a little, as noise does, is levelled first.
     pub fn from_points(ratio: &[f64], runtime_s: &[f64]) -> Result<Profile, ProfileError> {
         check_points(ratio, runtime_s)?;
-        let lowest = ratio[ratio.len() - 1];
-        Profile::levelled(Polynomial::fit_falling(ratio, runtime_s), lowest)
+        let points = Points::new(ratio, &level(runtime_s));
+        let mut profile = Profile {
+            full_s: points.at(ALL_LOCAL),
+            lowest: ratio[ratio.len() - 1],
+            shape: Shape::Points(points),
+            level: Vec::new(),
+            samples: Samples::default(),
+        };
+        profile.samples = Samples::of(&profile);
+        Ok(profile)
     }
 
     /// Takes a polynomial in the ratio, highest power first, result in seconds.
@@ -185,7 +222,7 @@ impl Profile {
         }
         let mut profile = Profile {
             full_s: polynomial.at(ALL_LOCAL),
-            polynomial,
+            shape: Shape::Polynomial(polynomial),
             lowest,
             level,
             samples: Samples::default(),
@@ -219,7 +256,7 @@ impl Profile {
                 return seconds;
             }
         }
-        self.polynomial.at(ratio)
+        self.shape.at(ratio)
     }
 
     /// f′(r), never above zero.
@@ -229,7 +266,7 @@ impl Profile {
         if self.level.iter().any(levelled) {
             return 0.0;
         }
-        self.polynomial.slope(ratio).min(0.0)
+        self.shape.slope(ratio).min(0.0)
     }
 
     /// f(1).
@@ -245,6 +282,16 @@ impl Profile {
     /// The smallest ratio that the profile covers; 1 for a job that may not use far memory.
     pub fn lowest(&self) -> f64 {
         self.lowest
+    }
+
+    /// Ratios at which f may bend: there the best divisions are found.
+    fn kinks(&self) -> impl Iterator<Item = f64> {
+        let points = match &self.shape {
+            Shape::Polynomial(_) => &[],
+            Shape::Points(points) => points.ratios(),
+        };
+        let levels = self.level.iter().flat_map(|&(from, to, _)| [from, to]);
+        points.iter().copied().chain(levels)
     }
 
     /// What the memory-time policy looks up instead of computing.

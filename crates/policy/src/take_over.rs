@@ -55,6 +55,23 @@ pub fn adopt_at(limit: Bytes, growth_per_s: f64) -> Bytes {
     Bytes(limit.0 - base.saturating_add(coming).min(limit.0 / 2))
 }
 
+/// The limit at which a program of this peak keeps all of its memory to itself, if it grows at an
+/// ordinary rate; in whole MiB.
+pub fn enough_for(peak: Bytes) -> Bytes {
+    const MIB: u64 = 1 << 20;
+    let mut limit = peak.0.max(MIB);
+    // What is kept free grows by a sixteenth of what the limit grows by, so this ends at once.
+    loop {
+        let short = peak
+            .0
+            .saturating_sub(adopt_at(Bytes(limit), ORDINARY_RATE).0);
+        if short == 0 {
+            return Bytes(limit.next_multiple_of(MIB));
+        }
+        limit += short;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,7 +102,20 @@ mod tests {
         assert!(slow.0 - fast.0 > Bytes::mib(28).0, "{slow} {fast}");
     }
 
+    #[test]
+    fn what_would_have_been_enough_is_enough_and_little_more() {
+        assert_eq!(enough_for(Bytes::mib(162)), Bytes::mib(177));
+    }
+
     proptest! {
+        #[test]
+        fn enough_is_enough(peak in 1u64..1 << 42) {
+            let enough = enough_for(Bytes(peak));
+            prop_assert!(adopt_at(enough, ORDINARY_RATE).0 >= peak);
+            let less = Bytes(enough.0.saturating_sub(2 << 20));
+            prop_assert!(less.0 < 4 << 20 || adopt_at(less, ORDINARY_RATE).0 < peak);
+        }
+
         #[test]
         fn ready_before_it_is_needed(limit in 1u64 << 20..1 << 42, growth in 0f64..1e11) {
             let limit = Bytes(limit);

@@ -1,8 +1,8 @@
 //! A profile on a grid, for code that asks for all of it at once.
 //!
 //! Holds f(r) − f(1) and (1 − r)·f(r), the two sums that the memory-time policy weighs, at equal
-//! steps from r = 1 down to the lowest ratio, and at the kinks where a levelled stretch begins or
-//! ends: there the best ratios are found.
+//! steps from r = 1 down to the lowest ratio, and at the kinks, which are the measured points and the
+//! ends of levelled stretches: there the best ratios are found.
 
 use super::{ALL_LOCAL, Profile};
 
@@ -27,8 +27,8 @@ impl Samples {
         let span = ALL_LOCAL - lowest;
         let cells = if span > 0.0 { CELLS } else { 0 };
         let even = (0..=cells).map(|i| ALL_LOCAL - span * i as f64 / CELLS as f64);
-        let kinks = profile.level.iter().flat_map(|&(from, to, _)| [from, to]);
-        let mut ratio: Vec<f64> = even.chain(kinks.filter(|&r| r > lowest)).collect();
+        let kinks = profile.kinks().filter(|&r| r > lowest);
+        let mut ratio: Vec<f64> = even.chain(kinks).collect();
         ratio.sort_by(|a, b| b.total_cmp(a));
         ratio.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
         let seconds: Vec<f64> = ratio.iter().map(|&r| profile.seconds(r)).collect();

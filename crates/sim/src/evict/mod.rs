@@ -17,7 +17,7 @@ pub mod trace_file;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
 use muninn_types::Percent;
-use pager::{Division, Pager};
+use pager::{Division, Pager, StagedHits};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -108,6 +108,7 @@ pub struct Row {
     /// Absent where the optimum has no misses.
     pub ratio_to_optimum: Option<f64>,
     pub staged_hits: u64,
+    pub staged: StagedPages,
     pub buffer_hits: u64,
     pub prefetched: u64,
     pub prefetch_used: u64,
@@ -126,6 +127,37 @@ pub struct Row {
     /// Estimated cost of far memory for each access, by transport.
     pub ns_per_access_shm: f64,
     pub ns_per_access_tcp: f64,
+}
+
+/// Which pages the staged hits are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StagedPages {
+    /// By how the page had become resident before it was staged: first touch, from far memory, fetched
+    /// ahead, a staged hit.
+    pub first_touch: u64,
+    pub demand: u64,
+    pub prefetch: u64,
+    pub staged_hit: u64,
+    pub writes: u64,
+    /// Accesses, half of the hits had no more: from the page's arrival to when it was staged, and from then
+    /// to the hit. Rounded up to one less than a power of two.
+    pub stayed_median: Option<u64>,
+    pub waited_median: Option<u64>,
+}
+
+impl StagedPages {
+    fn of(hits: &StagedHits) -> StagedPages {
+        let [first_touch, demand, prefetch, staged_hit] = hits.by_arrival;
+        StagedPages {
+            first_touch,
+            demand,
+            prefetch,
+            staged_hit,
+            writes: hits.writes,
+            stayed_median: StagedHits::median(&hits.stayed),
+            waited_median: StagedHits::median(&hits.waited),
+        }
+    }
 }
 
 /// One trace at one local ratio: what its cells have in common.
@@ -263,6 +295,7 @@ fn cell(
         lru_misses: case.lru_misses,
         ratio_to_optimum: share(counts.misses, case.optimum_misses),
         staged_hits: counts.staged_hits,
+        staged: StagedPages::of(&counts.staged),
         buffer_hits: counts.buffer_hits,
         prefetched: counts.prefetched,
         prefetch_used: counts.prefetch_used,

@@ -66,6 +66,82 @@ struct Page {
     slot: u32,
     /// Tells a live entry of the staging area or read buffer from one that was left behind.
     ticket: u32,
+    /// How it came, and the accesses at which it came and was staged.
+    came: Came,
+    came_at: u32,
+    staged_at: u32,
+}
+
+/// How a page came to be resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    FirstTouch,
+    Demand,
+    Prefetch,
+    StagedHit,
+}
+
+impl Came {
+    pub const ALL: [Came; 4] = [
+        Came::FirstTouch,
+        Came::Demand,
+        Came::Prefetch,
+        Came::StagedHit,
+    ];
+
+    fn of(arrival: Arrival) -> Came {
+        match arrival {
+            Arrival::FirstTouch => Came::FirstTouch,
+            Arrival::Demand | Arrival::Kept => Came::Demand,
+            Arrival::Prefetch => Came::Prefetch,
+        }
+    }
+}
+
+/// Which pages the staged hits are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StagedHits {
+    /// By how the page had come before it was staged.
+    pub by_arrival: [u64; Came::ALL.len()],
+    pub writes: u64,
+    /// Accesses since the page was staged, and from its arrival until then: how many of them have how
+    /// many binary digits.
+    pub waited: [u64; AGES],
+    pub stayed: [u64; AGES],
+}
+
+/// Ages are kept by their binary digits; no trace has more accesses.
+const AGES: usize = 33;
+
+impl Default for StagedHits {
+    fn default() -> StagedHits {
+        StagedHits {
+            by_arrival: [0; Came::ALL.len()],
+            writes: 0,
+            waited: [0; AGES],
+            stayed: [0; AGES],
+        }
+    }
+}
+
+impl StagedHits {
+    fn count(&mut self, page: &Page, now: u32, write: bool) {
+        let digits = |age: u32| (u32::BITS - age.leading_zeros()) as usize;
+        self.by_arrival[page.came as usize] += 1;
+        self.writes += u64::from(write);
+        self.waited[digits(now.wrapping_sub(page.staged_at))] += 1;
+        self.stayed[digits(page.staged_at.wrapping_sub(page.came_at))] += 1;
+    }
+
+    /// The age that half of them do not exceed, as the largest number of so many digits.
+    pub fn median(ages: &[u64; AGES]) -> Option<u64> {
+        let all: u64 = ages.iter().sum();
+        let mut seen = 0;
+        ages.iter().zip(0u32..).find_map(|(count, digits)| {
+            seen += count;
+            (all > 0 && seen * 2 >= all).then(|| (1u64 << digits) - 1)
+        })
+    }
 }
 
 /// What happened, and what it cost through either transport.
@@ -75,6 +151,7 @@ pub struct Counts {
     /// Accesses that found their page far.
     pub misses: u64,
     pub staged_hits: u64,
+    pub staged: StagedHits,
     pub buffer_hits: u64,
     pub first_touches: u64,
     pub prefetched: u64,
@@ -141,6 +218,8 @@ pub struct Pager {
     staged: u32,
     buffered: u32,
     counts: Counts,
+    /// Accesses so far, before the counts were reset as well.
+    now: u32,
 }
 
 impl Pager {
@@ -156,6 +235,9 @@ impl Pager {
             ahead: false,
             slot: NO_SLOT,
             ticket: 0,
+            came: Came::FirstTouch,
+            came_at: 0,
+            staged_at: 0,
         };
         Pager {
             division,
@@ -172,6 +254,7 @@ impl Pager {
             staged: 0,
             buffered: 0,
             counts: Counts::default(),
+            now: 0,
         }
     }
 
@@ -190,6 +273,7 @@ impl Pager {
 
     pub fn access(&mut self, access: Access) {
         self.counts.accesses += 1;
+        self.now += 1;
         let index = access.page;
         let page = &mut self.table.pages[index as usize];
         if std::mem::take(&mut page.ahead) {
@@ -197,7 +281,7 @@ impl Pager {
         }
         match page.state {
             State::Resident => {}
-            State::Staged => self.staged_hit(index),
+            State::Staged => self.staged_hit(index, access.write),
             State::Untouched => {
                 self.counts.first_touches += 1;
                 self.make_room(1);
@@ -224,11 +308,14 @@ impl Pager {
         );
     }
 
-    fn staged_hit(&mut self, index: u32) {
+    fn staged_hit(&mut self, index: u32, write: bool) {
         self.counts.staged_hits += 1;
+        let now = self.now;
         self.charge(Transport::staged_hit_ns);
         self.staged -= 1;
         let page = &mut self.table.pages[index as usize];
+        self.counts.staged.count(page, now, write);
+        (page.came, page.came_at) = (Came::StagedHit, now);
         page.state = State::Resident;
         page.ticket = page.ticket.wrapping_add(1);
         self.evict.handle_staged_hit(PageIndex(index));
@@ -268,7 +355,7 @@ impl Pager {
         self.charge(|transport| transport.prefetch_mapped_ns(pages.len() as u32));
         // Making room may have staged the faulted page itself where memory is tiny.
         if self.table.pages[faulted as usize].state == State::Staged {
-            self.staged_hit(faulted);
+            self.staged_hit(faulted, false);
         }
     }
 
@@ -311,6 +398,7 @@ impl Pager {
         let page = &mut self.table.pages[index as usize];
         page.state = State::Resident;
         page.ticket = page.ticket.wrapping_add(1);
+        (page.came, page.came_at) = (Came::of(arrival), self.now);
         self.evict.handle_resident(PageIndex(index), arrival);
     }
 
@@ -342,6 +430,7 @@ impl Pager {
             assert_eq!(page.state, State::Resident, "victim {index:?}");
             page.state = State::Staged;
             page.ticket = page.ticket.wrapping_add(1);
+            page.staged_at = self.now;
             self.staging.push_back((index.0, page.ticket));
         }
         self.staged += run.pages;

@@ -34,6 +34,14 @@ fn counts_add_up_in_every_cell() {
         let faults = r.misses + r.staged_hits + r.buffer_hits + r.first_touches;
         assert!((r.hit_rate - (1.0 - faults as f64 / r.accesses as f64)).abs() < 1e-9);
         assert_eq!(r.accesses, 4_000);
+        let staged = &r.staged;
+        let arrivals = staged.first_touch + staged.demand + staged.prefetch + staged.staged_hit;
+        assert_eq!(arrivals, r.staged_hits, "{r:?}");
+        assert!(staged.writes <= r.staged_hits);
+        assert_eq!(staged.waited_median.is_some(), r.staged_hits > 0);
+        // A staged page waits until as many others were staged as there is room for.
+        let age = staged.waited_median.unwrap_or(0);
+        assert!(age <= 2 * r.accesses, "{r:?}");
         assert!(r.lru_misses >= r.optimum_misses);
         assert!(r.prefetch_used <= r.prefetched + u64::from(r.local_pages));
         if r.prefetch == "none" {
@@ -170,4 +178,37 @@ fn charts_are_written() {
     assert_eq!(written.len(), TraceKind::ALL.len() + 3);
     assert!(written.iter().all(|path| path.exists()));
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_staged_hit_is_known_by_where_its_page_came_from() {
+    use super::pager::{Division, Pager};
+    use super::trace::Access;
+    let division = Division {
+        local_pages: 4,
+        staging_pages: 2,
+        buffer_pages: 0,
+    };
+    let (evict, none) = (EvictPolicy::Fifo, PrefetchPolicy::None);
+    let mut pager = Pager::new(8, division, evict.build(8, 1), none.build());
+    let mut touch = |page: u32, write| {
+        pager.access(Access {
+            page,
+            thread: 0,
+            write,
+        });
+        pager.counts().clone()
+    };
+    // 0 is staged when 2 comes, as the oldest of two.
+    for page in 0..3 {
+        assert_eq!(touch(page, true).staged_hits, 0);
+    }
+    let counts = touch(0, true);
+    assert_eq!(counts.staged_hits, 1);
+    assert_eq!(counts.staged.by_arrival, [1, 0, 0, 0]);
+    assert_eq!(counts.staged.writes, 1);
+    // Staged at the third access and wanted at the fourth; it had come at the first.
+    assert_eq!(StagedHits::median(&counts.staged.waited), Some(1));
+    assert_eq!(StagedHits::median(&counts.staged.stayed), Some(3));
+    assert_eq!(StagedHits::median(&StagedHits::default().waited), None);
 }
