@@ -18,7 +18,7 @@ Examples:
   muninn demo                      see it work
   muninn run --local 1GiB -- CMD   run a program with the rest of its memory far away
   muninn serve --memory 4GiB       give memory to the pool, on this machine
-  muninn status                    who uses it
+  muninn status                    who uses it; 'muninn top' shows it live
   muninn doctor                    what this machine can do
 
 Options are also read from MUNINN_* variables, and below them from muninn.toml.
@@ -47,6 +47,8 @@ pub enum Command {
     Run(Box<cmd::run::Args>),
     /// Measure how long a program runs with less and less local memory
     Profile(Box<cmd::profile::Args>),
+    /// Record which pages a program touches, for 'muninn sim evict --trace'
+    Trace(cmd::trace::Args),
     /// Give memory of this machine to the pool
     Serve(Box<cmd::serve::Args>),
     /// Run functions beside a memory server, on its memory
@@ -56,10 +58,20 @@ pub enum Command {
     Ctl(cmd::ctl::Ctl),
     /// Show servers, sessions, grants, traffic, and jobs on this machine
     Status(cmd::status::Args),
+    /// Watch servers and jobs, live, and change limits
+    Top(cmd::top::Args),
+    /// Divide this node's memory among its jobs, and lend what they leave free
+    Agent(Box<cmd::agent::Args>),
+    /// Keep the list of a rack's pool, and say which job may start where
+    Coordinator(Box<cmd::coordinator::Args>),
+    /// Show a rack's nodes and jobs, who waits and why
+    Cluster(cmd::cluster::Args),
     /// Ask a server's clients to give its memory back
     Drain(cmd::drain::Args),
     /// Show what this machine can do, what is missing, and how to get it
     Doctor(cmd::doctor::Args),
+    /// Let ordinary users have far memory, or say what is missing for it
+    Setup(cmd::setup::Args),
     /// Write a fresh key for servers and their clients
     Keygen(cmd::keygen::Args),
     /// Show everything working, on servers of its own
@@ -97,10 +109,16 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
         Command::Nic(args) => config().and_then(|config| cmd::nic::run(args, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
+        Command::Top(args) => config().and_then(|config| cmd::top::run(args, &config)),
         Command::Profile(args) => cmd::profile::run(args),
+        Command::Trace(args) => cmd::trace::run(args),
         Command::Ctl(ctl) => cmd::ctl::run(ctl),
+        Command::Agent(args) => cmd::agent::run(args),
+        Command::Coordinator(args) => cmd::coordinator::run(args),
+        Command::Cluster(args) => cmd::cluster::run(args),
         Command::Drain(args) => config().and_then(|config| cmd::drain::run(args, &config)),
         Command::Doctor(args) => cmd::doctor::run(args),
+        Command::Setup(args) => cmd::setup::run(args),
         Command::Keygen(args) => cmd::keygen::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Bench(bench) => cmd::bench::run(bench),

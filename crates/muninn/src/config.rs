@@ -65,6 +65,7 @@ pub struct ServeTable {
     pub name: Option<String>,
     pub stop_grace: Option<Span>,
     pub take_over: Option<bool>,
+    pub fdstore: Option<bool>,
     pub reserve: Option<Bytes>,
     pub wic: Option<WicChoice>,
     pub wic_window: Option<usize>,
@@ -108,6 +109,7 @@ pub struct RunTable {
     pub threshold: Option<Text<ThresholdPolicy>>,
     pub max_far: Option<Bytes>,
     pub seal: Option<bool>,
+    pub tune: Option<bool>,
 }
 
 /// `--huge-pages`.

@@ -1,9 +1,11 @@
 //! Key files: one key, text or bytes, readable by its owner only.
 
 use crate::failure::{Exit, Failure};
+use crate::ui;
 use muninn_net::Key;
 use muninn_proto::secure::wipe;
 use muninn_server::MetricsToken;
+use muninn_sys::clock;
 use muninn_sys::files::open_found;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
@@ -14,15 +16,49 @@ use std::path::{Path, PathBuf};
 const FORBIDDEN_MODE: u32 = 0o027;
 /// White space around a key is passed over, but a file longer than this is something else.
 const FILE_MAX: u64 = 64 << 10;
+/// Seconds before its end at which a key's user is told.
+const SOON: u64 = 14 * 86_400;
 /// Random bytes of a fresh key.
 pub const FRESH_LEN: usize = 32;
 
-/// The key in a file, or no key where no file is named.
+/// The key in a file, or no key where no file is named. Says so if it is about to expire.
 pub fn load(path: Option<&Path>) -> Result<Key, Failure> {
-    path.map_or_else(|| Ok(Key::none()), read)
+    let Some(path) = path else {
+        return Ok(Key::none());
+    };
+    let key = read(path)?;
+    if let Some(until) = expires(&key)
+        && until.saturating_sub(clock::unix()) < SOON
+    {
+        let (path, date) = (path.display(), ui::date(until));
+        eprintln!(
+            "muninn: the key in {path} expires {date}: 'muninn keygen rotate {path}' makes another in its place"
+        );
+    }
+    Ok(key)
 }
 
+/// When a key is believed no more, in seconds since 1970.
+fn expires(key: &Key) -> Option<u64> {
+    Some(key.credentials()?.identity().until?.0)
+}
+
+/// A key that is believed still.
 fn read(path: &Path) -> Result<Key, Failure> {
+    let key = read_any(path)?;
+    match expires(&key).filter(|until| *until <= clock::unix()) {
+        None => Ok(key),
+        Some(until) => {
+            let (path, date) = (path.display(), ui::date(until));
+            Err(Failure::usage(format!(
+                "the key in {path} has expired ({date}): 'muninn keygen rotate {path}' makes another in its place"
+            )))
+        }
+    }
+}
+
+/// A key, also one that has expired.
+pub fn read_any(path: &Path) -> Result<Key, Failure> {
     // Nobody reads the key out of this process, and no dump of it has the key in it.
     muninn_sys::secret::hide_process();
     let mut contents = private_bytes(path)?;

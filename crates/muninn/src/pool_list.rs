@@ -11,9 +11,12 @@
 use crate::config::{Text, parse_toml};
 use crate::failure::Failure;
 use muninn_job::{Job, PoolServer};
+use muninn_sys::files::open_found;
+use muninn_sys::proc;
 use muninn_sys::socket::{Address, AddressError};
 use muninn_volume::SERVERS_MAX;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,12 +35,23 @@ pub enum Entry {
     /// A server; several where a host name has several addresses.
     Servers(Vec<Address>),
     File(PathBuf),
+    /// Whatever the agent of this node says, who is asked at this socket.
+    Agent(PathBuf),
 }
+
+/// Where an agent listens when nothing else is said.
+pub const AGENT_SOCKET: &str = "/run/muninn/agent.sock";
 
 impl FromStr for Entry {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Entry, AddressError> {
+        if text == "agent" {
+            return Ok(Entry::Agent(AGENT_SOCKET.into()));
+        }
+        if let Some(path) = text.strip_prefix("agent:").filter(|path| !path.is_empty()) {
+            return Ok(Entry::Agent(path.into()));
+        }
         match text.strip_prefix("pool:") {
             Some("") => Err(AddressError::Syntax(text.to_string())),
             Some(path) => Ok(Entry::File(path.into())),
@@ -51,6 +65,8 @@ impl FromStr for Entry {
 struct PoolFile {
     #[serde(default)]
     server: Vec<Line>,
+    /// Whether a server that joins is given some of what others hold.
+    rebalance: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -60,28 +76,45 @@ struct Line {
     rack: Option<String>,
 }
 
+/// Whose each file was when it was first read.
+type Owners = BTreeMap<PathBuf, u32>;
+
 /// All servers that words name now, each once.
 pub fn read(entries: &[Entry]) -> Result<Vec<PoolServer>, Failure> {
+    read_of(entries, &mut Owners::new())
+}
+
+/// The same; a file that is another user's since is not believed.
+fn read_of(entries: &[Entry], owners: &mut Owners) -> Result<Vec<PoolServer>, Failure> {
     let mut list: Vec<PoolServer> = Vec::new();
-    let mut add = |addresses: &[Address], rack: Option<&String>| {
+    let mut add = |addresses: &[Address], rack: Option<&String>, fill: bool| {
         for address in addresses {
             if list.iter().all(|known| known.address != *address) {
                 list.push(PoolServer {
                     address: address.clone(),
                     rack: rack.cloned(),
                     left: false,
+                    fill,
                 });
             }
         }
     };
     for entry in entries {
         match entry {
-            Entry::Servers(addresses) => add(addresses, None),
+            Entry::Servers(addresses) => add(addresses, None, true),
+            Entry::Agent(_) => {
+                return Err(Failure::usage(
+                    "'agent' stands for a pool in 'muninn run --pool agent' only, and alone: \
+                     'muninn agent --show' names the servers",
+                ));
+            }
             Entry::File(path) => {
-                for line in read_file(path)?.server {
+                let file = read_file(path, owners)?;
+                let fill = file.rebalance.unwrap_or(true);
+                for line in file.server {
                     match &line.address.0 {
-                        Entry::Servers(addresses) => add(addresses, line.rack.as_ref()),
-                        Entry::File(_) => {
+                        Entry::Servers(addresses) => add(addresses, line.rack.as_ref(), fill),
+                        Entry::File(_) | Entry::Agent(_) => {
                             let path = path.display();
                             let text = format!("{path}: a pool file cannot name another");
                             return Err(Failure::usage(text));
@@ -94,13 +127,30 @@ pub fn read(entries: &[Entry]) -> Result<Vec<PoolServer>, Failure> {
     Ok(list)
 }
 
-fn read_file(path: &Path) -> Result<PoolFile, Failure> {
-    let open = std::fs::File::open(path);
-    let text = open.and_then(|file| std::io::read_to_string(file.take(FILE_MAX)));
-    let text = text.map_err(|error| {
+fn read_file(path: &Path, owners: &mut Owners) -> Result<PoolFile, Failure> {
+    let refused = |why: &dyn std::fmt::Display| {
         let path = path.display();
-        Failure::usage(format!("cannot read the pool file {path}: {error}"))
-    })?;
+        Failure::usage(format!("cannot read the pool file {path}: {why}"))
+    };
+    // A pipe in its place keeps nobody waiting.
+    let file = open_found(path).map_err(|error| refused(&error))?;
+    let about = file.metadata().map_err(|error| refused(&error))?;
+    if !about.is_file() {
+        return Err(refused(&"it is not a file"));
+    }
+    // Whoever named it knew whose it was; nobody else is to lead a program's pages elsewhere since.
+    let (own, now) = (proc::own_uid(), about.uid());
+    let first = *owners.entry(path.to_path_buf()).or_insert(now);
+    if ![first, own, 0].contains(&now) {
+        let why = format!("it belongs to another user since (uid {now}, before {first})");
+        return Err(refused(&why));
+    }
+    let mut text = String::new();
+    let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
+    // A part of a list looks like a list.
+    if read.map_err(|error| refused(&error))? as u64 > FILE_MAX {
+        return Err(refused(&"it is longer than 1MiB"));
+    }
     let file: PoolFile = parse_toml(&text, path)?;
     if file.server.is_empty() {
         let path = path.display();
@@ -110,8 +160,8 @@ fn read_file(path: &Path) -> Result<PoolFile, Failure> {
 }
 
 /// The same, with the sockets as a program finds them, whose working folder is another.
-fn read_absolute(entries: &[Entry]) -> Result<Vec<PoolServer>, Failure> {
-    let mut list = read(entries)?;
+fn read_absolute(entries: &[Entry], owners: &mut Owners) -> Result<Vec<PoolServer>, Failure> {
+    let mut list = read_of(entries, owners)?;
     for server in &mut list {
         if let Address::Unix(path) = &server.address {
             let path = std::path::absolute(path)?;
@@ -124,6 +174,14 @@ fn read_absolute(entries: &[Entry]) -> Result<Vec<PoolServer>, Failure> {
 /// Brings a list up to date: who is new comes last, and who is gone is marked. What has changed, for people.
 fn merge(list: &mut Vec<PoolServer>, now: &[PoolServer]) -> Vec<String> {
     let mut said = Vec::new();
+    let fill = now.iter().all(|server| server.fill);
+    if list.iter().any(|known| known.fill != fill) {
+        said.push(match fill {
+            true => "servers that join the pool are given some of what others hold".to_string(),
+            false => "nothing is moved to servers that join the pool".to_string(),
+        });
+    }
+    list.iter_mut().for_each(|known| known.fill = fill);
     for known in list.iter_mut() {
         let left = now.iter().all(|server| server.address != known.address);
         if known.left != left {
@@ -147,7 +205,10 @@ fn merge(list: &mut Vec<PoolServer>, now: &[PoolServer]) -> Vec<String> {
             continue;
         }
         said.push(format!("the server at {} joined the pool", server.address));
-        list.push(server.clone());
+        list.push(PoolServer {
+            fill,
+            ..server.clone()
+        });
     }
     said
 }
@@ -164,23 +225,28 @@ fn stamp(path: &Path) -> Stamp {
 #[derive(Debug)]
 pub struct Watch {
     entries: Vec<Entry>,
+    owners: Owners,
     list: Vec<PoolServer>,
     /// As of the last look, and as of when the files were read.
     seen: Vec<Stamp>,
     read: Vec<Stamp>,
+    /// Why the files could not be read the last time.
+    failed: Option<String>,
 }
 
 impl Watch {
     pub fn new(entries: &[Entry]) -> Result<Watch, Failure> {
         let mut watch = Watch {
             entries: entries.to_vec(),
+            owners: Owners::new(),
             list: Vec::new(),
             seen: Vec::new(),
             read: Vec::new(),
+            failed: None,
         };
         // Before the files are read: what changes meanwhile is read again.
         watch.read = watch.stamps();
-        watch.list = read_absolute(entries)?;
+        watch.list = read_absolute(entries, &mut watch.owners)?;
         watch.seen.clone_from(&watch.read);
         if watch.list.len() > SERVERS_MAX {
             let text = format!("a job knows {SERVERS_MAX} servers at most; name fewer");
@@ -202,7 +268,7 @@ impl Watch {
     fn stamps(&self) -> Vec<Stamp> {
         let files = self.entries.iter().filter_map(|entry| match entry {
             Entry::File(path) => Some(stamp(path)),
-            Entry::Servers(_) => None,
+            Entry::Servers(_) | Entry::Agent(_) => None,
         });
         files.collect()
     }
@@ -212,17 +278,25 @@ impl Watch {
         let now = self.stamps();
         let settled = now == self.seen;
         self.seen.clone_from(&now);
-        if !settled || now == self.read {
+        // What could not be read is tried again: it may be that a name had no address for a moment.
+        if !settled || now == self.read && self.failed.is_none() {
             return (Vec::new(), false);
         }
         self.read = now;
-        match read_absolute(&self.entries) {
+        match read_absolute(&self.entries, &mut self.owners) {
             Ok(servers) => {
+                self.failed = None;
                 let said = merge(&mut self.list, &servers);
                 let changed = !said.is_empty();
                 (said, changed)
             }
-            Err(why) => (vec![format!("{why}; the pool stays as it was")], false),
+            Err(why) => {
+                let why = why.to_string();
+                let known = self.failed.replace(why.clone());
+                let news = known.as_ref() != Some(&why);
+                let said = news.then(|| format!("{why}; the pool stays as it was"));
+                (said.into_iter().collect(), false)
+            }
         }
     }
 
@@ -316,6 +390,71 @@ mod tests {
         assert!(
             refusal("[[server]]\nhost = \"a\"\n").starts_with("FILE, line 2: unknown field 'host'")
         );
+    }
+
+    #[test]
+    fn what_is_no_list_of_servers_is_refused_at_once() {
+        let file = File::new(ONE);
+        let mut watch = Watch::new(&[file.entry()]).unwrap();
+        let mut say = |what: &str| {
+            watch.look();
+            let (said, changed) = watch.look();
+            assert!(!changed && watch.look().0.is_empty(), "{what}: {said:?}");
+            let said = said.join("\n");
+            assert!(
+                said.contains(what) && said.ends_with("stays as it was"),
+                "{said}"
+            );
+        };
+        // Cut after the first megabyte this would be a list.
+        let tail = "# long\n".repeat(1 << 18);
+        file.write(&format!("{ONE}{tail}{}", ONE.replace(".5:", ".6:")));
+        say("longer than 1MiB");
+        std::fs::remove_file(&file.0).unwrap();
+        say("cannot read the pool file");
+        std::fs::create_dir(&file.0).unwrap();
+        say("cannot read the pool file");
+        std::fs::remove_dir(&file.0).unwrap();
+        std::fs::write(&file.0, b"\xff\xfe").unwrap();
+        say("cannot read the pool file");
+        file.write("");
+        say("names no [[server]]");
+        file.write(&format!("{ONE}{ONE}"));
+        watch.look();
+        assert_eq!(
+            watch.look(),
+            (Vec::new(), false),
+            "named twice, and the same"
+        );
+    }
+
+    #[test]
+    fn a_pipe_or_another_users_file_is_not_believed() {
+        let file = File::new(ONE);
+        let mut watch = Watch::new(&[file.entry()]).unwrap();
+        let mut after = |change: &dyn Fn()| {
+            change();
+            watch.look();
+            watch.look()
+        };
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let (said, changed) = after(&|| {
+            std::fs::remove_file(&file.0).unwrap();
+            rustix::fs::mkfifoat(rustix::fs::CWD, &file.0, mode).unwrap();
+        });
+        assert!(!changed && said[0].contains("it is not a file"), "{said:?}");
+        if !rustix::process::geteuid().is_root() {
+            return muninn_testing::skip("only root makes files of another user");
+        }
+        let (said, changed) = after(&|| {
+            std::fs::remove_file(&file.0).unwrap();
+            file.write(&ONE.replace("10.0.0.5", "10.6.6.6"));
+            std::os::unix::fs::chown(&file.0, Some(61_234), None).unwrap();
+        });
+        let why =
+            "it belongs to another user since (uid 61234, before 0); the pool stays as it was";
+        assert!(!changed && said[0].contains(why), "{said:?}");
+        assert_eq!(names(watch.list()), ["+10.0.0.5:7000 r1"]);
     }
 
     #[test]

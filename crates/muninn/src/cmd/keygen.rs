@@ -7,10 +7,12 @@
 use crate::failure::{Failure, Outcome};
 use crate::{key_file, ui};
 use muninn_net::Key;
-use muninn_proto::secure::{Credentials, Operator, Role};
+use muninn_proto::secure::{Credentials, Operator, Role, UnixTime};
+use muninn_sys::clock;
 use muninn_types::Bytes;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -23,6 +25,7 @@ Examples:
   muninn keygen server rack-1.key rack-1 --operator ops.key
   muninn keygen client batch.key batch --quota 64GiB --operator ops.key
   muninn keygen rotate batch.key --operator ops.key     another key for the same client
+  muninn keygen client guest.key guest --valid 7d --operator ops.key    one that expires
   muninn serve --memory 64GiB --listen 10.0.0.5:7000 --key-file rack-1.key
   muninn run --local 4GiB --pool 10.0.0.5:7000 --key-file batch.key -- ./program"
 )]
@@ -48,6 +51,8 @@ pub enum What {
         /// A name for it
         #[arg(default_value = "operator")]
         name: String,
+        #[command(flatten)]
+        valid: Valid,
     },
     /// A server
     Server {
@@ -58,6 +63,8 @@ pub enum What {
         /// The operator's file
         #[arg(long, value_name = "PATH")]
         operator: PathBuf,
+        #[command(flatten)]
+        valid: Valid,
     },
     /// A client
     Client {
@@ -71,6 +78,8 @@ pub enum What {
         /// The operator's file
         #[arg(long, value_name = "PATH")]
         operator: PathBuf,
+        #[command(flatten)]
+        valid: Valid,
     },
     /// Believe another operator as well: its public key goes into an identity's file
     Trust {
@@ -94,6 +103,8 @@ pub enum What {
         /// The operator's file: the old one's or a new one's
         #[arg(long, value_name = "PATH")]
         operator: PathBuf,
+        #[command(flatten)]
+        valid: Valid,
     },
     /// Believe one key no more, whoever signed it: its id goes into a server's file
     Revoke {
@@ -102,6 +113,23 @@ pub enum What {
         /// The id of the key, as it was printed when it was made
         id: String,
     },
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Valid {
+    /// How long the key is believed, such as 90d; then it takes another ('keygen rotate'). Without: until it is
+    /// revoked
+    #[arg(long, value_name = "TIME", value_parser = muninn_types::parse_duration)]
+    pub valid: Option<Duration>,
+}
+
+impl Valid {
+    /// Until when, from now on.
+    fn until(self) -> Option<UnixTime> {
+        let now = clock::unix();
+        self.valid
+            .map(|valid| UnixTime(now.saturating_add(valid.as_secs())))
+    }
 }
 
 #[derive(Serialize)]
@@ -119,6 +147,9 @@ struct Made {
     /// The id of the key that it had, where it got another.
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<String>,
+    /// Seconds since 1970; from then on it is not believed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<u64>,
     /// Public keys of the operators that it believes; of an operator, its own.
     operators: Vec<String>,
 }
@@ -128,23 +159,28 @@ pub fn run(args: &Args) -> Outcome {
         return shared(args);
     };
     let (path, own) = match what {
-        What::Operator { path, name } => {
+        What::Operator { path, name, valid } => {
             let operator = Operator::from_seed(muninn_sys::rand::bytes());
-            (path, sign(&operator, Role::Operator, name, None)?)
+            (path, sign(&operator, *valid, Role::Operator, name, None)?)
         }
         What::Server {
             path,
             name,
             operator,
-        } => (path, sign(&signer(operator)?, Role::Server, name, None)?),
+            valid,
+        } => {
+            let operator = signer(operator)?;
+            (path, sign(&operator, *valid, Role::Server, name, None)?)
+        }
         What::Client {
             path,
             name,
             quota,
             operator,
+            valid,
         } => {
-            let quota = quota.map(|bytes| bytes.0);
-            (path, sign(&signer(operator)?, Role::Client, name, quota)?)
+            let (operator, quota) = (signer(operator)?, quota.map(|bytes| bytes.0));
+            (path, sign(&operator, *valid, Role::Client, name, quota)?)
         }
         What::Trust { path, public } => {
             let public = parse_public(public)?;
@@ -154,10 +190,20 @@ pub fn run(args: &Args) -> Outcome {
             let public = parse_public(public)?;
             return change(args, path, |own| own.distrust(public));
         }
-        What::Rotate { path, operator } => {
+        What::Rotate {
+            path,
+            operator,
+            valid,
+        } => {
             let operator = signer(operator)?;
             let old = identity(path)?;
-            let renewed = old.renew(&operator, muninn_sys::rand::bytes());
+            if old.identity().until.is_some() && valid.valid.is_none() {
+                return Err(Failure::usage(format!(
+                    "the key in {} expires: say how long the next one is believed, such as --valid 90d",
+                    path.display()
+                )));
+            }
+            let renewed = old.renew(&operator, valid.until(), muninn_sys::rand::bytes());
             let renewed = renewed.map_err(|error| Failure::usage(error.to_string()))?;
             key_file::replace(path, &renewed.to_text())?;
             report(args, path, &renewed, Some(old.identity().id));
@@ -188,11 +234,13 @@ fn shared(args: &Args) -> Outcome {
 
 fn sign(
     operator: &Operator,
+    valid: Valid,
     role: Role,
     name: &str,
     quota: Option<u64>,
 ) -> Result<Credentials, Failure> {
-    let signed = operator.sign(role, name, quota, muninn_sys::rand::bytes());
+    let until = valid.until();
+    let signed = operator.sign_until(until, role, name, quota, muninn_sys::rand::bytes());
     signed.map_err(|_| {
         Failure::usage(format!(
             "'{name}' cannot be a name: use 1 to 64 bytes without control characters"
@@ -201,7 +249,7 @@ fn sign(
 }
 
 fn identity(path: &Path) -> Result<Credentials, Failure> {
-    let key = key_file::load(Some(path))?;
+    let key = key_file::read_any(path)?;
     key.credentials().cloned().ok_or_else(|| {
         Failure::usage(format!(
             "{} is not an identity: 'muninn keygen operator', 'server' and 'client' make them",
@@ -251,6 +299,7 @@ fn report(args: &Args, path: &Path, own: &Credentials, before: Option<String>) {
             name: who.name,
             id: who.id,
             before,
+            expires: who.until.map(|until| until.0),
             operators,
         });
         return;
@@ -259,6 +308,9 @@ fn report(args: &Args, path: &Path, own: &Credentials, before: Option<String>) {
     let mut text = format!("{}: {role} '{name}', key {id}", path.display());
     if let Some(before) = before {
         text += &format!(", in place of {before}");
+    }
+    if let Some(until) = who.until {
+        text += &format!("\nexpires {}", ui::date(until.0));
     }
     for operator in operators {
         text += &format!("\nbelieves operator {operator}");

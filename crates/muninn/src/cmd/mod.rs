@@ -1,7 +1,10 @@
 //! One module for each command: `Args` (what clap reads) and `run`.
 
+pub mod agent;
 pub mod bench;
+pub mod cluster;
 pub mod completions;
+pub mod coordinator;
 pub mod ctl;
 pub mod demo;
 mod demo_functions;
@@ -13,6 +16,9 @@ pub mod nic;
 pub mod profile;
 pub mod run;
 pub mod serve;
+pub mod setup;
 pub mod sim;
 pub mod status;
+pub mod top;
+pub mod trace;
 pub mod workload;

@@ -3,7 +3,7 @@
 use crate::common::place;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "ctl",
     "profile",
@@ -13,8 +13,14 @@ const COMMANDS: [&str; 11] = [
     "drain",
     "doctor",
     "keygen",
+    "setup",
+    "top",
     "completions",
     "man",
+    "agent",
+    "coordinator",
+    "cluster",
+    "trace",
 ];
 
 #[test]

@@ -10,4 +10,5 @@ mod machine;
 mod nic;
 mod serve;
 mod status;
+mod stored;
 mod take_over;

@@ -52,7 +52,6 @@ pub struct Run {
     pub far_peak_bytes: u64,
     pub faults: u64,
     pub faults_remote: u64,
-    pub prefetch_hits: u64,
     pub evicted: u64,
     pub evicted_written: u64,
 }
@@ -167,7 +166,6 @@ fn run_all(program: &mut Program) -> Result<(), Failure> {
             far_peak_bytes: report.far_peak_bytes,
             faults: report.counters.faults,
             faults_remote: report.counters.faults_remote,
-            prefetch_hits: report.counters.prefetch_hits,
             evicted: report.counters.evicted,
             evicted_written: report.counters.evicted_written,
         });

@@ -28,7 +28,7 @@ pub struct Check {
 }
 
 impl Check {
-    pub(super) fn new(name: &str, ok: bool, found: impl Into<String>, advice: &str) -> Check {
+    pub(crate) fn new(name: &str, ok: bool, found: impl Into<String>, advice: &str) -> Check {
         Check {
             name: name.to_string(),
             ok,
@@ -42,7 +42,7 @@ impl Check {
         }
     }
 
-    pub(super) fn needed(mut self) -> Check {
+    pub(crate) fn needed(mut self) -> Check {
         self.needed = true;
         self
     }
@@ -95,7 +95,7 @@ pub fn all(machine: &impl Machine) -> Vec<Check> {
     checks
 }
 
-pub(super) fn tried(name: &str, result: Result<(), String>, good: &str, advice: &str) -> Check {
+pub(crate) fn tried(name: &str, result: Result<(), String>, good: &str, advice: &str) -> Check {
     match result {
         Ok(()) => Check::new(name, true, good, ""),
         Err(why) => Check::new(name, false, why, advice),

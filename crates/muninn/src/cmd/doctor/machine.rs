@@ -110,7 +110,7 @@ impl Machine for ThisMachine {
     }
 
     fn program_library(&self) -> Tried<()> {
-        library::find().map(drop).map_err(text)
+        library::find(false).map(drop).map_err(text)
     }
 
     fn keep_awake(&self) -> Tried<()> {

@@ -1,6 +1,7 @@
 //! `muninn doctor`: what this kernel and this user can do, what is missing, and how to get it.
 
-mod checks;
+pub(crate) mod checks;
+mod cluster;
 mod machine;
 #[cfg(test)]
 mod tests;
@@ -16,11 +17,16 @@ use serde::Serialize;
 #[command(after_help = "\
 Examples:
   muninn doctor
+  muninn doctor --cluster
   muninn doctor --json | jq '.checks[] | select(.ok | not)'
 
 Exit code 5 if something is missing that Muninn needs. What it can do without is marked, with what
 that costs, and does not fail.")]
 pub struct Args {
+    /// Also look for what a node of a cluster needs: an agent, and Slurm with Muninn's plug-in
+    #[arg(long)]
+    pub cluster: bool,
+
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -34,7 +40,10 @@ struct Report {
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let checks = checks::all(&ThisMachine::default());
+    let mut checks = checks::all(&ThisMachine::default());
+    if args.cluster {
+        checks.extend(cluster::all());
+    }
     let verdict = verdict(&checks);
     if args.json {
         let ok = verdict.is_ok();
@@ -45,7 +54,7 @@ pub fn run(args: &Args) -> Outcome {
     verdict
 }
 
-fn verdict(checks: &[Check]) -> Outcome {
+pub(crate) fn verdict(checks: &[Check]) -> Outcome {
     let missing: Vec<&str> = checks
         .iter()
         .filter(|check| check.needed && !check.ok)
@@ -63,7 +72,7 @@ fn verdict(checks: &[Check]) -> Outcome {
     ))
 }
 
-fn describe(checks: &[Check]) -> String {
+pub(crate) fn describe(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max();
     let width = width.unwrap_or(0);
     let mut lines = Vec::new();
@@ -78,17 +87,30 @@ fn describe(checks: &[Check]) -> String {
             lines.push(format!("         {:<width$}  → {}", "", check.advice));
         }
     }
-    let without = checks
-        .iter()
-        .filter(|check| !check.ok && !check.needed)
-        .count();
     lines.push(String::new());
-    lines.push(match without {
-        0 => "All that Muninn can make use of is here.".to_string(),
-        n => format!(
-            "{n} of {} could be better; none of them is needed.",
-            checks.len()
-        ),
-    });
+    lines.push(summary(checks));
     lines.join("\n")
+}
+
+/// What is needed is told from what could be better, and nothing is said to be well that is not.
+fn summary(checks: &[Check]) -> String {
+    let lacking = |needed: bool| {
+        let found = checks
+            .iter()
+            .filter(|check| !check.ok && check.needed == needed);
+        found.count()
+    };
+    let all = checks.len();
+    match (lacking(true), lacking(false)) {
+        (0, 0) => "All that Muninn can make use of is here.".to_string(),
+        (0, without) => format!("{without} of {all} could be better; none of them is needed."),
+        (1, 0) => format!("1 of {all} is MISSING and needed."),
+        (missing, 0) => format!("{missing} of {all} are MISSING and needed."),
+        (1, without) => {
+            format!("1 of {all} is MISSING and needed; {without} more could be better.")
+        }
+        (missing, without) => {
+            format!("{missing} of {all} are MISSING and needed; {without} more could be better.")
+        }
+    }
 }

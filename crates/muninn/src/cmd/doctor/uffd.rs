@@ -25,8 +25,8 @@ pub fn ways(machine: &impl Machine) -> Vec<Check> {
                 Err(_) => "not permitted",
             },
             "unmodified programs cannot use far memory, as system calls touch their pages, too: \
-             run as root or with CAP_SYS_PTRACE, or give the user access to /dev/userfaultfd \
-             (chmod or a udev rule), or set vm.unprivileged_userfaultfd=1",
+             'sudo muninn setup --user NAME' gives the user access to /dev/userfaultfd; or run as \
+             root or with CAP_SYS_PTRACE, or set vm.unprivileged_userfaultfd=1",
         ),
     };
     let setting = match proc::sysctl(machine.proc(), "vm.unprivileged_userfaultfd") {

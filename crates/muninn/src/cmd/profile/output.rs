@@ -11,9 +11,6 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// Points of the fitted line in the chart.
-const LINE_POINTS: usize = 50;
-
 /// What the runs at one ratio took: the run of median time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
@@ -135,11 +132,9 @@ impl Measured {
 
     fn chart(&self) -> Result<Chart, Failure> {
         let profile = self.profile()?;
-        let lowest = profile.lowest();
-        let line = (0..=LINE_POINTS).map(|i| {
-            let ratio = lowest + (1.0 - lowest) * i as f64 / LINE_POINTS as f64;
-            (100.0 * ratio, profile.seconds(ratio))
-        });
+        // The profile goes straight from point to point, and so does the line.
+        let at = |ratio: f64| (100.0 * ratio, profile.seconds(ratio));
+        let line = self.ratios().into_iter().map(at);
         let runs = self.points.iter().flat_map(|point| {
             let at = 100.0 * point.ratio;
             point.runs_s.iter().map(move |seconds| (at, *seconds))

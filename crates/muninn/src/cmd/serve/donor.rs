@@ -1,5 +1,7 @@
-//! Keeps the machine healthy that the server runs on: when memory gets short, nothing more is granted.
+//! Keeps the machine healthy that the server runs on: when memory gets short, nothing more is granted, and
+//! clients are asked to move some of what they have elsewhere.
 
+use super::ceiling::Ceiling;
 use muninn_policy::donor::{Donor, Look, Short};
 use muninn_server::Server;
 use muninn_sys::cgroup::Hierarchy;
@@ -13,24 +15,31 @@ const OOM_SCORE: i32 = -500;
 pub struct Host {
     donor: Option<Donor>,
     short: bool,
+    ceiling: Option<Ceiling>,
 }
 
 impl Host {
     /// Also asks the kernel to spare this process, where that is permitted.
-    pub fn new(reserve: Option<Bytes>) -> Host {
+    pub fn new(reserve: Option<Bytes>, ceiling: Option<Ceiling>) -> Host {
         let _ = proc::set_oom_score(OOM_SCORE);
         Host {
             donor: reserve.map(Donor::new),
             short: false,
+            ceiling,
         }
     }
 
     /// Looks at the machine, and lets the server grant or not. A change is told.
     pub fn look_after(&mut self, server: &Server) {
+        if let Some(ceiling) = &mut self.ceiling {
+            ceiling.look_after(server);
+        }
         let (Some(donor), Some(look)) = (&mut self.donor, look()) else {
             return;
         };
         let short = donor.handle_look(look);
+        let asked = donor.asks_back(short, server.pool().granted);
+        server.ask_back(asked);
         if short.is_some() == self.short {
             return;
         }
@@ -38,8 +47,10 @@ impl Host {
         server.set_short(self.short);
         let text = match short {
             Some(Short::Memory(left)) => format!(
-                "this machine has {} left, less than --reserve: nothing more is granted",
-                left.rounded()
+                "this machine has {} left, less than --reserve: nothing more is granted, and clients are \
+                 asked to move {} elsewhere",
+                left.rounded(),
+                asked.rounded()
             ),
             Some(Short::Stalled(share)) => {
                 format!(

@@ -1,7 +1,9 @@
 //! `muninn serve`: a memory server in the foreground, until it is told to stop.
 
+pub mod ceiling;
 mod donor;
 mod settings;
+mod stored;
 mod take_over;
 
 pub use settings::Args;
@@ -15,6 +17,7 @@ use muninn_net::Key;
 use muninn_server::{Server, ServerError};
 use muninn_sys::epoll::wait_any;
 use muninn_sys::limits;
+use muninn_sys::notify;
 use muninn_sys::proc::RealProc;
 use muninn_sys::signal::{Reload, Termination};
 use muninn_types::{Bytes, format_duration};
@@ -23,6 +26,7 @@ use settings::Settings;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use stored::Stored;
 
 /// How often the health of the threads is looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -56,6 +60,10 @@ enum Event<'a> {
         /// Memory that clients go on holding at the next process.
         held_bytes: u64,
     },
+    Left {
+        /// Memory that clients go on holding once the next process begins.
+        held_bytes: u64,
+    },
     Stopped {
         /// Memory that clients still held and have lost.
         held_bytes: u64,
@@ -78,7 +86,7 @@ impl Voice {
 }
 
 pub fn run(args: &Args, config: &Config) -> Outcome {
-    let settings = args.resolve(&config.serve, &RealProc)?;
+    let mut settings = args.resolve(&config.serve, &RealProc)?;
     let voice = Voice { json: args.json };
     // Before any other thread, so that all of them inherit the blocked signals.
     let termination = Termination::watch().map_err(Failure::failed)?;
@@ -93,14 +101,23 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         Some(socket) => take_over::ask(socket, &settings.server.key)?,
         None => None,
     };
-    let took_over = old.is_some();
-    let mut server = match old {
-        Some(old) => Server::take_over(settings.server.clone(), old),
-        None => Server::start(settings.server.clone()),
+    let mut store = match settings.fdstore {
+        true => Some(Stored::find()?),
+        false => None,
+    };
+    let left = store.as_mut().and_then(Stored::take);
+    let took_over = old.is_some() || left.is_some();
+    let mut server = match (old, left) {
+        (Some(old), _) => Server::take_over(settings.server.clone(), old),
+        (None, Some(left)) => Server::resume(settings.server.clone(), left),
+        (None, None) => Server::start(settings.server.clone()),
     }
     .map_err(refused)?;
+    if let Some(store) = &store {
+        store.forget();
+    }
     // Before anybody is told where it listens.
-    let mut host = Host::new(settings.reserve);
+    let mut host = Host::new(settings.reserve, settings.ceiling.take());
     host.look_after(&server);
     let listening = Event::Listening {
         pid: muninn_sys::proc::own_pid(),
@@ -117,12 +134,28 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         took_over_bytes: took_over.then(|| server.pool().granted.0),
     };
     voice.say(&listening, || describe(&server, &settings, took_over));
+    tell_manager(&format!("READY=1\nMAINPID={}", muninn_sys::proc::own_pid()));
     if let Wish::HandedOver(held) = wait(&mut server, &termination, &mut keys, &mut host)? {
         drop(server);
         voice.say(&Event::HandedOver { held_bytes: held.0 }, || {
             format!("another process goes on in this one's place, with {held} that clients hold")
         });
         return Ok(());
+    }
+    tell_manager("STOPPING=1");
+    if let Some(store) = &store {
+        match store.put(&mut server) {
+            Ok(held) => {
+                drop(server);
+                voice.say(&Event::Left { held_bytes: held.0 }, || {
+                    format!("left to the service manager, with {held} that clients hold")
+                });
+                return Ok(());
+            }
+            Err(why) => {
+                eprintln!("muninn: not left to the service manager, this server stops: {why}")
+            }
+        }
     }
     if !settings.stop_grace.is_zero() {
         drain(&server, &termination, settings.stop_grace, &voice)?;
@@ -141,6 +174,15 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         held => format!("stopped; clients still held {held} here and have lost it"),
     });
     Ok(())
+}
+
+/// That the service manager was not told is no reason to stop serving.
+fn tell_manager(words: &str) {
+    if let Err(error) = notify::notify(words) {
+        eprintln!(
+            "muninn: the service manager was not told ({error}): it may take this server for one that hangs"
+        );
+    }
 }
 
 fn refused(error: ServerError) -> Failure {

@@ -1,5 +1,6 @@
 //! From flags, variables and the configuration file to a [`ServerConfig`].
 
+use super::ceiling::Ceiling;
 use crate::client::default_socket;
 use crate::config::{HugeChoice, ServeTable, Span};
 use crate::failure::{Exit, Failure};
@@ -140,10 +141,20 @@ pub struct Args {
     #[arg(long, env = "MUNINN_TAKE_OVER", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub take_over: Option<bool>,
 
+    /// When told to end, leave memory and sessions to systemd's store of descriptors, and take them from there at
+    /// the next start: for a service with FileDescriptorStoreMax= (see the guide)
+    #[arg(long, env = "MUNINN_FDSTORE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub fdstore: Option<bool>,
+
     /// Memory that is left to this machine: with less available nothing more is granted [default: a part
     /// in 32 of all, 512MiB at most; none with --prealloc]
     #[arg(long, env = "MUNINN_RESERVE", value_name = "SIZE")]
     pub reserve: Option<Bytes>,
+
+    /// File with the size up to which --memory is granted now; it may change, and what is granted beyond
+    /// it is then asked back. Written by 'muninn agent'
+    #[arg(long, env = "MUNINN_CEILING_FILE", value_name = "PATH")]
+    pub ceiling_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub host: HostArgs,
@@ -160,8 +171,12 @@ pub struct Settings {
     pub stop_grace: Duration,
     /// Where the server listens whose place this one is to take.
     pub take_over: Option<Address>,
+    /// The service manager keeps what there is while a process takes the place of another.
+    pub fdstore: bool,
     /// What is left to the machine; `None` where all memory was taken at the start.
     pub reserve: Option<Bytes>,
+    /// How much of the memory may be granted now.
+    pub ceiling: Option<Ceiling>,
     /// Nothing said where to listen.
     pub default_socket: bool,
     /// Read again when it changes.
@@ -298,7 +313,13 @@ impl Args {
             server,
             stop_grace: stop_grace.unwrap_or(Duration::ZERO),
             take_over,
+            fdstore: self.fdstore.or(file.fdstore).unwrap_or(false),
             reserve,
+            ceiling: self
+                .ceiling_file
+                .as_deref()
+                .map(Ceiling::open)
+                .transpose()?,
             default_socket,
             key_file: key_file.map(std::path::Path::to_path_buf),
         })

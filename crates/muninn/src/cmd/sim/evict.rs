@@ -124,6 +124,11 @@ pub fn run(args: &Args) -> Outcome {
     }
     if rows.len() <= ROWS_PRINTED_MAX {
         ui::print_out(&row_table(&rows).to_string());
+        ui::print_out(&format!(
+            "\nWhich pages the staged hits are: how they had come, and accesses (medians) from then until\n\
+             they were staged, and until they were wanted\n\n{}",
+            staged_table(&rows)
+        ));
     } else {
         print_summary(&rows, &pairs);
     }
@@ -229,6 +234,46 @@ fn row_table(rows: &[Row]) -> ui::Table {
             optional(r.run_pages_mean),
             format!("{:.0}", r.ns_per_access_shm),
             format!("{:.0}", r.ns_per_access_tcp),
+        ]);
+    }
+    table
+}
+
+fn staged_table(rows: &[Row]) -> ui::Table {
+    let mut table = ui::Table::new([
+        "trace",
+        "local",
+        "evict",
+        "prefetch",
+        "staged hits",
+        "first touch",
+        "from far",
+        "ahead",
+        "staged hit",
+        "to write",
+        "stayed",
+        "waited",
+    ]);
+    for r in rows {
+        let staged = &r.staged;
+        let share = |part: u64| match r.staged_hits {
+            0 => "-".to_string(),
+            all => format!("{:.0}%", 100.0 * part as f64 / all as f64),
+        };
+        let median = |age: Option<u64>| age.map_or("-".to_string(), |age| format!("≤ {age}"));
+        table.row([
+            r.trace.clone(),
+            format!("{}%", r.local_ratio * 100.0),
+            r.evict.clone(),
+            r.prefetch.clone(),
+            r.staged_hits.to_string(),
+            share(staged.first_touch),
+            share(staged.demand),
+            share(staged.prefetch),
+            share(staged.staged_hit),
+            share(staged.writes),
+            median(staged.stayed_median),
+            median(staged.waited_median),
         ]);
     }
     table

@@ -33,7 +33,7 @@ pub struct ProcessShown {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<u64>,
     #[serde(skip)]
-    waits: Option<String>,
+    pub(crate) waits: Option<String>,
     #[serde(flatten)]
     pub counters: Snapshot,
 }
@@ -116,15 +116,7 @@ pub fn describe(jobs: &[JobShown]) -> String {
     }
     let mut text = table.to_string();
     for job in jobs {
-        if job.total.extents_degraded > 0 {
-            text += &format!(
-                "\n{}: {} of {} extents lack a copy or are to be moved; {} were copied so far",
-                job.name,
-                job.total.extents_degraded,
-                job.total.grants.max(job.total.extents_degraded),
-                job.total.extents_repaired
-            );
-        }
+        text += &extents(job);
         for waits in job.processes.iter().filter_map(|p| p.waits.as_ref()) {
             text += &format!("\n{}: {waits}", job.name);
         }
@@ -133,6 +125,23 @@ pub fn describe(jobs: &[JobShown]) -> String {
         }
     }
     text
+}
+
+/// Extents by their state, where not all of them are well.
+fn extents(job: &JobShown) -> String {
+    let total = &job.total;
+    let (degraded, leaving) = (total.extents_degraded, total.extents_leaving);
+    if degraded + leaving == 0 {
+        return String::new();
+    }
+    let all = total.grants.max(degraded + leaving);
+    format!(
+        "\n{}: of {all} extents {} are well, {degraded} lack a copy, {leaving} go to other servers; {} were \
+         copied so far",
+        job.name,
+        all - degraded - leaving,
+        total.extents_repaired
+    )
 }
 
 fn row(name: &str, pid: &str, limit: &str, share: &str, c: &Snapshot) -> [String; 10] {

@@ -1,20 +1,21 @@
 //! `muninn status`: what servers have, who uses it, what passes between them, and which jobs run on
 //! this machine.
 
-mod jobs;
+pub(crate) mod jobs;
 
 use crate::client::{ClientArgs, default_socket};
+use crate::cmd::top::check_every;
 use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::ui::{self, Table};
 use jobs::JobShown;
 use muninn_net::{NetError, Observer, SessionOptions};
 use muninn_sys::socket::Address;
-use muninn_types::{Bytes, Class, format_duration};
+use muninn_types::{Bytes, Class, format_duration, parse_duration};
 use muninn_wire::{ServerStatus, ServiceStatus, SessionStatus, StatusPage, Transport};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -22,6 +23,7 @@ Examples:
   muninn status
   muninn status --pool unix:/run/muninn.sock,10.0.0.5:7000 --key-file /etc/muninn.key
   muninn status --jobs
+  muninn status --watch=10s >> status.log
   muninn status --json | jq '.servers[].granted_bytes'
 
 Jobs are those of 'muninn run' on this machine: of this user, and for root of everybody. They are
@@ -35,6 +37,17 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["pool", "key_file"])]
     pub jobs: bool,
 
+    /// Look again and again, every two seconds or as said, until ended; with --json one object a line
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2s",
+        value_parser = parse_duration
+    )]
+    pub watch: Option<Duration>,
+
     /// Print one JSON object instead of tables
     #[arg(long)]
     pub json: bool,
@@ -42,6 +55,9 @@ pub struct Args {
 
 #[derive(Debug, Serialize)]
 struct Report {
+    /// Seconds since 1970, where it is looked at again and again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_s: Option<u64>,
     servers: Vec<Server>,
     jobs: Vec<JobShown>,
 }
@@ -198,6 +214,40 @@ impl From<&StatusPage> for Found {
 }
 
 pub fn run(args: &Args, config: &Config) -> Outcome {
+    let Some(every) = args.watch else {
+        let report = look(args, config)?;
+        if args.json {
+            ui::print_json(&report);
+        } else {
+            ui::print_out(&report.describe());
+        }
+        return report.verdict();
+    };
+    let every = check_every(every)?;
+    loop {
+        let began = Instant::now();
+        // The first time, what is wrong with the command line ends it; later a pool's file may be written anew.
+        let mut report = look(args, config)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        report.time_s = now.ok().map(|since| since.as_secs());
+        let text = match args.json {
+            true => serde_json::to_string(&report).expect("plain data serialises"),
+            false => format!("{}\n{}\n", headline(report.time_s), report.describe()),
+        };
+        // It ends when its reader does.
+        ui::print_out(&text);
+        std::thread::sleep(every.saturating_sub(began.elapsed()));
+    }
+}
+
+/// What separates one look from the next: the time, by the clock that logs are in.
+fn headline(time_s: Option<u64>) -> String {
+    let in_day = time_s.unwrap_or(0) % 86_400;
+    let (hours, minutes, seconds) = (in_day / 3600, in_day / 60 % 60, in_day % 60);
+    format!("── {hours:02}:{minutes:02}:{seconds:02} UTC")
+}
+
+fn look(args: &Args, config: &Config) -> Result<Report, Failure> {
     let no_pool = args.client.pool.is_empty() && config.client.pool.0.is_empty();
     // Who asks for certain servers wants to see nothing else.
     let jobs = if args.jobs || no_pool {
@@ -206,18 +256,13 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         Vec::new()
     };
     // Where no server is at the default place either, jobs are what there is to see.
-    let only_jobs = no_pool && !jobs.is_empty() && !default_socket().exists();
-    if args.jobs || only_jobs {
-        let report = Report {
+    let no_server = no_pool && !default_socket().exists();
+    if args.jobs || no_server && (!jobs.is_empty() || args.watch.is_some()) {
+        return Ok(Report {
+            time_s: None,
             servers: Vec::new(),
             jobs,
-        };
-        if args.json {
-            ui::print_json(&report);
-        } else {
-            ui::print_out(&jobs::describe(&report.jobs));
-        }
-        return Ok(());
+        });
     }
     let client = args.client.resolve(&config.client)?;
     let options = client.options();
@@ -241,25 +286,11 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
             })
             .collect()
     });
-    let all = servers.len();
-    let silent = servers.iter().filter(|server| !server.ok).count();
-    let report = Report { servers, jobs };
-    if args.json {
-        ui::print_json(&report);
-    } else {
-        ui::print_out(&report.describe());
-    }
-    match silent {
-        0 => Ok(()),
-        _ if all == 1 => Err(Failure::new(
-            Exit::Unreachable,
-            "the server gave no status; why is said above",
-        )),
-        _ => Err(Failure::new(
-            Exit::Unreachable,
-            format!("{silent} of {all} servers gave no status; why is said above"),
-        )),
-    }
+    Ok(Report {
+        time_s: None,
+        servers,
+        jobs,
+    })
 }
 
 fn ask(address: &Address, options: &SessionOptions) -> Result<StatusPage, NetError> {
@@ -267,9 +298,25 @@ fn ask(address: &Address, options: &SessionOptions) -> Result<StatusPage, NetErr
 }
 
 impl Report {
+    /// Whether all servers have answered.
+    fn verdict(&self) -> Outcome {
+        let all = self.servers.len();
+        match self.servers.iter().filter(|server| !server.ok).count() {
+            0 => Ok(()),
+            _ if all == 1 => Err(Failure::new(
+                Exit::Unreachable,
+                "the server gave no status; why is said above",
+            )),
+            silent => Err(Failure::new(
+                Exit::Unreachable,
+                format!("{silent} of {all} servers gave no status; why is said above"),
+            )),
+        }
+    }
+
     fn describe(&self) -> String {
         let mut parts: Vec<String> = self.servers.iter().map(Server::describe).collect();
-        if !self.jobs.is_empty() {
+        if !self.jobs.is_empty() || parts.is_empty() {
             parts.push(jobs::describe(&self.jobs));
         }
         parts.join("\n\n")

@@ -5,15 +5,18 @@
 //! What is not installed is left out, with the reason. Known limit: at 100 % the limit is 16 MiB
 //! above the measured peak, because the pager starts its work a little before the limit.
 
+mod client;
 mod compile;
 mod java;
 mod kmeans;
+mod memcached;
+mod postgres;
 mod program;
 mod redis;
 mod report;
 mod sort;
 
-pub use program::{Measured, Program};
+pub use program::{Faults, Measured, Program};
 
 use super::arena::{Arena, Backend, Skipped};
 use super::paging::mib;
@@ -34,7 +37,9 @@ pub struct Args {
     /// About what each program should want of memory
     #[arg(long, default_value = "384MiB")]
     pub size: Bytes,
-    /// Of sort, sort-in-memory, redis, kmeans, java-g1, java-shenandoah, compile
+    /// Of sort, sort-in-memory, redis, memcached, postgres, kmeans, compile, and java (PageRank with the
+    /// collector that it has by itself), java-serial, java-parallel, java-g1, java-shenandoah; with
+    /// -tuned behind it, java, java-serial and java-parallel get what 'muninn run --tune' chooses
     #[arg(
         long,
         value_delimiter = ',',
@@ -82,6 +87,7 @@ pub struct Row {
     pub limit_mib: Option<f64>,
     pub peak_mib: f64,
     pub over_limit_mib: f64,
+    pub faults: Option<Faults>,
     /// Time beside the program alone; below 1 is faster (of rates, the inverse).
     pub slowdown: Option<f64>,
     /// How many times faster than zram.
@@ -108,10 +114,10 @@ fn known(name: &str) -> Option<Box<dyn Program>> {
         "sort-in-memory" => Box::new(sort::Sort::in_memory()),
         "redis" => Box::new(redis::Redis::default()),
         "kmeans" => Box::new(kmeans::KMeans::default()),
-        "java-g1" => Box::new(java::Java::new("G1")),
-        "java-shenandoah" => Box::new(java::Java::new("Shenandoah")),
+        "memcached" => Box::new(memcached::Memcached::default()),
+        "postgres" => Box::new(postgres::Postgres::default()),
         "compile" => Box::new(compile::Compile::default()),
-        _ => return None,
+        name => Box::new(java::Java::named(name)?),
     })
 }
 
@@ -120,8 +126,9 @@ pub fn run(args: &Args) -> Outcome {
     for name in &args.apps {
         programs.push(known(name).ok_or_else(|| {
             Failure::usage(format!(
-                "there is no program '{name}' here: use some of sort, sort-in-memory, redis, kmeans, \
-                 java-g1, java-shenandoah, compile"
+                "there is no program '{name}' here: use some of sort, sort-in-memory, redis, memcached, \
+                 postgres, kmeans, compile, {}",
+                java::NAMES.join(", ")
             ))
         })?);
     }
@@ -268,6 +275,7 @@ fn row(measured: Measured, ratio: f64, backend: Backend, limit: Option<Bytes>) -
         limit_mib: limit.map(mib),
         peak_mib: mib(measured.most),
         over_limit_mib: limit.map_or(0.0, |limit| mib(measured.most.saturating_sub(limit))),
+        faults: measured.faults,
         slowdown: None,
         ratio_to_zram: None,
         failed: measured.failed,

@@ -4,6 +4,7 @@ use crate::cmd::bench::arena::{Arena, Backend, End, Job, Ran};
 use crate::cmd::bench::paging::why;
 use crate::failure::Failure;
 use muninn_types::{Bytes, SplitMix64};
+use serde::Serialize;
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,6 +27,30 @@ pub trait Program {
     ) -> Result<Vec<Measured>, Failure>;
 }
 
+/// What a program waited for, in a whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Faults {
+    /// Of a pager: pages that were on their way out, that were far, that were new.
+    Pager { staged: u64, far: u64, zero: u64 },
+    /// Of the kernel: pages that were swapped out (or in a file).
+    Major(u64),
+}
+
+impl Faults {
+    pub fn of(ran: &Ran) -> Option<Faults> {
+        let count = |name: &str| Some(ran.counter(name)? as u64);
+        match (count("faults_staged"), ran.major_faults) {
+            (Some(staged), _) => Some(Faults::Pager {
+                staged,
+                far: count("faults_remote")? + count("faults_buffered")?,
+                zero: count("faults_zero")?,
+            }),
+            (None, major) => major.map(Faults::Major),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub app: String,
@@ -34,6 +59,7 @@ pub struct Measured {
     pub p99_us: Option<f64>,
     pub checksum: Option<String>,
     pub most: Bytes,
+    pub faults: Option<Faults>,
     pub failed: Option<String>,
     /// By the kernel, for want of memory.
     pub killed: bool,
@@ -48,6 +74,7 @@ impl Measured {
             p99_us: None,
             checksum: None,
             most: Bytes::ZERO,
+            faults: None,
             failed: None,
             killed: false,
         }
@@ -60,6 +87,7 @@ impl Measured {
             seconds: good.then_some(ran.seconds),
             checksum: if good { checksum(ran) } else { None },
             most: ran.most,
+            faults: Faults::of(ran),
             failed: (!good).then(|| why(ran)),
             killed: ran.end == End::Signal(9),
             ..Measured::new(app)
@@ -148,6 +176,30 @@ mod tests {
             "the published value for 'a'"
         );
         assert_ne!(digest(&one).unwrap(), digest(&two).unwrap());
+    }
+
+    #[test]
+    fn faults_are_the_pagers_or_the_kernels() {
+        let counters = serde_json::json!({ "counters": {
+            "faults_staged": 1, "faults_remote": 2, "faults_buffered": 4, "faults_zero": 8
+        }});
+        let mut ran = Ran {
+            end: End::Code(0),
+            seconds: 1.0,
+            out: String::new(),
+            err: String::new(),
+            most: Bytes::ZERO,
+            over_limit: Bytes::ZERO,
+            runtime: Bytes::ZERO,
+            stats: Some(counters),
+            major_faults: None,
+        };
+        let (staged, far, zero) = (1, 6, 8);
+        assert_eq!(Faults::of(&ran), Some(Faults::Pager { staged, far, zero }));
+        (ran.stats, ran.major_faults) = (None, Some(5));
+        assert_eq!(Faults::of(&ran), Some(Faults::Major(5)));
+        ran.major_faults = None;
+        assert_eq!(Faults::of(&ran), None);
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! the digest of the whole data set, and SETs over all keys. Known limit: the benchmark's own SET
 //! writes one value to every key, so pages become compressible by the end, which helps zram.
 
+use super::client::{Server, Step, finish, step};
 use super::program::{Measured, Program, works};
-use crate::cmd::bench::arena::{Arena, Backend, End, Job, Running};
-use crate::cmd::bench::paging::why;
+use crate::cmd::bench::arena::{Arena, Backend, Job};
 use crate::failure::Failure;
 use muninn_types::{Bytes, SplitMix64};
 use std::io::{BufWriter, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const VALUE: usize = 1024;
@@ -89,52 +90,29 @@ impl Program for Redis {
         };
         let running = arena.start(backend, limit, &job)?;
         let session = Session {
-            arena,
-            running: &running,
+            server: Server {
+                arena,
+                running: &running,
+                until: Instant::now() + patience,
+            },
             socket: &socket,
-            until: Instant::now() + patience,
         };
         let results = session.measure(self);
-        let most = running.most();
-        let ran = running.stop()?;
-        match results? {
-            Ok(mut all) => {
-                all.iter_mut().for_each(|measured| measured.most = most);
-                Ok(all)
-            }
-            Err(reason) => {
-                let mut failed = Measured::new("redis");
-                failed.failed = Some(format!("{reason}; {}", why(&ran)));
-                failed.most = most;
-                failed.killed = ran.end == End::Signal(9);
-                Ok(vec![failed])
-            }
-        }
+        finish("redis", running, results)
     }
 }
 
 struct Session<'a> {
-    arena: &'a Arena,
-    running: &'a Running<'a>,
+    server: Server<'a>,
     socket: &'a Path,
-    until: Instant,
-}
-
-/// What went wrong with the program is a result; what went wrong with the bench is a failure.
-type Step<T> = Result<Result<T, String>, Failure>;
-
-macro_rules! step {
-    ($step:expr) => {
-        match $step? {
-            Ok(value) => value,
-            Err(reason) => return Ok(Err(reason)),
-        }
-    };
 }
 
 impl Session<'_> {
     fn measure(&self, redis: &Redis) -> Step<Vec<Measured>> {
-        step!(self.wait_until_up());
+        step!(
+            self.server
+                .wait_until_up(|| UnixStream::connect(self.socket).is_ok())
+        );
         let begun = Instant::now();
         let input = std::fs::File::open(&redis.load)?;
         let said = step!(self.ask("redis-cli", &["--pipe"], Some(input)));
@@ -168,47 +146,10 @@ impl Session<'_> {
         Ok(Ok(results))
     }
 
-    fn wait_until_up(&self) -> Step<()> {
-        while std::os::unix::net::UnixStream::connect(self.socket).is_err() {
-            if !self.running.is_alive() || Instant::now() > self.until {
-                return Ok(Err("the server did not start".to_string()));
-            }
-            self.arena.pause(Duration::from_millis(5))?;
-        }
-        Ok(Ok(()))
-    }
-
-    /// Runs a client to its end; ended with the time that is left.
     fn ask(&self, program: &str, args: &[&str], input: Option<std::fs::File>) -> Step<String> {
-        let out = self.arena.dir().join("client");
         let mut command = Command::new(program);
-        command
-            .arg("-s")
-            .arg(self.socket)
-            .args(args)
-            .stdin(input.map_or(Stdio::null(), Stdio::from))
-            .stdout(std::fs::File::create(&out)?)
-            .stderr(Stdio::null());
-        let mut client = muninn_sys::child::die_with_parent(&mut command).spawn()?;
-        loop {
-            if let Some(status) = client.try_wait()? {
-                let said = String::from_utf8_lossy(&std::fs::read(&out)?).into_owned();
-                return Ok(if status.success() {
-                    Ok(said)
-                } else {
-                    Err(format!("{program} ended with {status}"))
-                });
-            }
-            let dead = !self.running.is_alive();
-            let interrupted = self.arena.pause(Duration::from_millis(2));
-            if dead || interrupted.is_err() || Instant::now() > self.until {
-                let _ = client.kill();
-                let _ = client.wait();
-                interrupted?;
-                let why = if dead { "the server ended" } else { "too long" };
-                return Ok(Err(why.to_string()));
-            }
-        }
+        command.arg("-s").arg(self.socket).args(args);
+        self.server.ask(&mut command, input)
     }
 }
 

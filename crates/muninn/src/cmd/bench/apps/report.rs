@@ -1,6 +1,6 @@
 //! Results of `bench apps` for people: a table, what was promised, a chart.
 
-use super::Row;
+use super::{Faults, Row};
 use crate::cmd::bench::arena::Backend;
 use crate::failure::Failure;
 use crate::ui::Table;
@@ -17,6 +17,10 @@ pub fn table(rows: &[Row]) -> String {
         "p99, µs",
         "× alone",
         "faster than zram",
+        "staged",
+        "far",
+        "zero",
+        "major",
         "over limit, MiB",
         "result",
     ]);
@@ -30,6 +34,15 @@ pub fn table(rows: &[Row]) -> String {
             (None, Some(false)) => "NOT EQUAL".to_string(),
             (None, None) => String::new(),
         };
+        let none = || "-".to_string();
+        let [staged, far, zero, major] = match row.faults {
+            None => [none(), none(), none(), none()],
+            Some(Faults::Major(major)) => [none(), none(), none(), major.to_string()],
+            Some(Faults::Pager { staged, far, zero }) => {
+                let [staged, far, zero] = [staged, far, zero].map(|n| n.to_string());
+                [staged, far, zero, none()]
+            }
+        };
         table.row([
             row.app.clone(),
             format!("{:.0}", row.local_ratio * 100.0),
@@ -39,6 +52,10 @@ pub fn table(rows: &[Row]) -> String {
             number(row.p99_us, 0),
             number(row.slowdown, 2),
             number(row.ratio_to_zram, 2),
+            staged,
+            far,
+            zero,
+            major,
             number(Some(row.over_limit_mib), 1),
             result,
         ]);
@@ -109,5 +126,44 @@ pub fn plot(rows: &[Row], folder: &Path) -> Result<(), Failure> {
     }
     chart
         .write(folder.join("apps.svg"))
+        .map_err(Failure::failed)?;
+    faults(rows)
+        .write(folder.join("apps-faults.svg"))
         .map_err(Failure::failed)
+}
+
+/// How often each program waited for a page, with far memory and with swap. Of a server that was measured
+/// in several ways, once.
+fn faults(rows: &[Row]) -> Bars {
+    let mut chart = Bars::new("Waiting for pages", "thousands of faults in a run");
+    let mut seen: Vec<(Faults, f64)> = Vec::new();
+    let thousands = |n: u64| n as f64 / 1000.0;
+    for row in rows {
+        let Some(Faults::Pager { staged, far, zero }) = row.faults else {
+            continue;
+        };
+        let known = (Faults::Pager { staged, far, zero }, row.local_ratio);
+        if seen.contains(&known) {
+            continue;
+        }
+        seen.push(known);
+        let mut bars = vec![("staged", thousands(staged)), ("far", thousands(far))];
+        let zram = rows.iter().find_map(|other| match other.faults {
+            Some(Faults::Major(major))
+                if other.app == row.app && other.local_ratio == row.local_ratio =>
+            {
+                Some(major)
+            }
+            _ => None,
+        });
+        bars.extend(zram.map(|major| ("zram", thousands(major))));
+        let name = format!(
+            "{} {:.0} %, {}",
+            row.app,
+            row.local_ratio * 100.0,
+            row.backend.name()
+        );
+        chart = chart.group(name, &bars);
+    }
+    chart
 }

@@ -58,6 +58,8 @@ pub struct Ran {
     pub runtime: Bytes,
     /// What `muninn run --json` wrote.
     pub stats: Option<serde_json::Value>,
+    /// Faults that waited for a page, by the kernel's count, where the program had a group of its own.
+    pub major_faults: Option<u64>,
 }
 
 impl Ran {
@@ -209,6 +211,10 @@ impl<'a> Running<'a> {
             over_limit: most.saturating_sub(self.limit),
             runtime,
             stats: stats.and_then(|text| serde_json::from_str(&text).ok()),
+            major_faults: self
+                ._group
+                .as_ref()
+                .and_then(|group| group.major_faults().ok()),
         })
     }
 

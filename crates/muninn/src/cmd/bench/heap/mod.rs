@@ -8,7 +8,7 @@ mod workloads;
 use crate::embedded::{EmbeddedServer, Scratch};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::ui::progress;
-use muninn_heap::{Heap, HeapError, Order, PauseKind, Plan};
+use muninn_heap::{Heap, HeapError, Layout, Order, PauseKind, Plan};
 use muninn_net::{Pool, PoolOptions};
 use muninn_sys::{clock, pm_qos};
 use muninn_types::{Bytes, Percent};
@@ -47,6 +47,10 @@ pub struct Args {
     /// Reach them over tcp instead of shared memory
     #[arg(long)]
     pub tcp: bool,
+    /// How pages are kept: single, mirror, mirror:3, parity:4+1 and others. Anything but single is for
+    /// the plan local, whose collector needs no agents
+    #[arg(long, default_value_t = Layout::Single)]
+    pub layout: Layout,
     /// Lay objects down breadth first
     #[arg(long)]
     pub breadth: bool,
@@ -190,7 +194,24 @@ where
 
 pub fn run(args: &Args) -> Outcome {
     let workloads = chosen(&args.workload, &Workload::ALL)?;
-    let plans = chosen(&args.plan, &Plan::ALL)?;
+    let plans = match (args.layout, args.plan.as_str()) {
+        (Layout::Single, _) => chosen(&args.plan, &Plan::ALL)?,
+        // All that there are for it.
+        (_, "all" | "local") => vec![Plan::Local],
+        (layout, plan) => {
+            return Err(Failure::usage(format!(
+                "--layout {layout} is for --plan local, not {plan}: agents of servers would change one \
+                 copy alone"
+            )));
+        }
+    };
+    if args.servers < args.layout.members() as u32 {
+        return Err(Failure::usage(format!(
+            "--layout {} needs --servers {} or more",
+            args.layout,
+            args.layout.members()
+        )));
+    }
     for workload in &workloads {
         let heap = args.heap_of(*workload);
         if heap < Bytes::mib(8) || heap > Bytes::gib(64) {
@@ -308,6 +329,7 @@ fn one(
 ) -> Result<Run, Failure> {
     let scratch = Scratch::new()?;
     let name = match kind {
+        Kind::Usual if args.layout != Layout::Single => format!("{plan}, {}", args.layout),
         Kind::Usual => plan.to_string(),
         Kind::Roomy => format!("{plan}, barriers"),
         Kind::Bare => "no barriers".to_string(),
@@ -323,7 +345,8 @@ fn one(
         _ => Bytes::mib(4),
     });
     // Tablets take a quarter of the regions' addresses, though not of their memory.
-    let memory = Bytes(heap.0 / u64::from(args.servers) * 3 / 2 + (64 << 20));
+    let copies = args.layout.members() as u64;
+    let memory = Bytes(heap.0 * copies / u64::from(args.servers) * 3 / 2 + (64 << 20));
     let mut servers = Vec::new();
     for number in 0..args.servers {
         let socket = scratch
@@ -348,7 +371,6 @@ fn one(
     };
     let failed =
         |error: HeapError| Failure::failed(format!("{} under {plan}: {error}", workload.name()));
-    let pool = Arc::new(Pool::connect(&names.join(","), options).map_err(Failure::failed)?);
     let order = if args.breadth {
         Order::Breadth
     } else {
@@ -358,7 +380,20 @@ fn one(
         .plan(plan)
         .heap(heap)
         .region(region)
-        .pool(pool);
+        .layout(args.layout);
+    let builder = match args.layout {
+        Layout::Single => {
+            let pool = Pool::connect(&names.join(","), options).map_err(Failure::failed)?;
+            builder.pool(Arc::new(pool))
+        }
+        _ => {
+            let addresses = names.iter().map(|name| name.parse());
+            let addresses = addresses
+                .collect::<Result<_, _>>()
+                .map_err(Failure::failed)?;
+            builder.servers(addresses, options)
+        }
+    };
     let builder = builder
         .local(local.of(heap))
         .order(order)

@@ -109,7 +109,10 @@ fn play(args: &Args, layout: &str, servers: usize) -> Result<Outage, Failure> {
     let died = record.seconds();
     servers.servers[victim.0 as usize].kill();
     let ends = clock::now() + PATIENCE;
-    while held(&rig).contains(&victim) || rig.volume.census().degraded > 0 {
+    while held(&rig).contains(&victim)
+        || rig.volume.census().degraded > 0
+        || rig.volume.census().leaving > 0
+    {
         record.read(&mut rig)?;
         if clock::now() > ends {
             return Err(failed("what was lost was not made anew in time"));
