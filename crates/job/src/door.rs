@@ -2,9 +2,14 @@
 //!
 //! A process of the job may have become another user, have changed its root, or live among other
 //! numbers of processes. Then it can open neither the job's page nor `/proc` nor the userfaultfd device,
-//! and does not know its own number as the launcher knows it. It knocks at a door whose name is in no
-//! file system with the number of its program as it knows it, and is answered if it descends from the
-//! launcher: with open files, and that number as the launcher knows it.
+//! and does not know its own number as the launcher knows it; and after a change of user its own memory is closed to it,
+//! as a file, and what its program has open. It knocks at a door whose name is in no file system with the number
+//! of its program as it knows it, and is answered if it descends from the launcher: with open files, and that
+//! number as the launcher knows it. Or it asks who may still write to its program's memory ([`ask_late_writes`]).
+//!
+//! Memory is given away by a launcher that may be root: only to a companion, which has that memory already. One
+//! who executed another program meanwhile, which may have more rights, shares memory with nobody
+//! ([`Porter::memory_of`]).
 //!
 //! There a companion leaves a copy of the device that answers for its program's memory, too. Were it the
 //! only one who has it, and were it killed, absent pages would read as zeros; so the launcher has it as well,
@@ -15,7 +20,8 @@
 
 use crate::JobError;
 use muninn_sys::epoll::wait_any;
-use muninn_sys::proc::ProcessId;
+use muninn_sys::pagemap::Pagemap;
+use muninn_sys::proc::{LateWrites, ProcessId};
 use muninn_sys::reap;
 use muninn_sys::signal::PidFd;
 use muninn_sys::socket::{Door, Link};
@@ -34,6 +40,14 @@ const WELCOME: &[u8; 8] = b"welcome ";
 /// How often, and after which pauses, it is looked whether the memory of a program is in use.
 const MEMORY_LOOKS: u32 = 10;
 const MEMORY_PAUSE: Duration = Duration::from_millis(2);
+/// What else a visitor may ask, after the number of its program, and how that is answered.
+const WHO_WRITES: u8 = b'w';
+const WRITES: [(u8, LateWrites); 4] = [
+    (b'n', LateWrites::Nobody),
+    (b't', LateWrites::Thread),
+    (b'd', LateWrites::Device),
+    (b'h', LateWrites::Hidden),
+];
 /// A device was kept; it is needed no more.
 const KEPT: &[u8] = b"kept";
 const BYE: &[u8] = b"bye";
@@ -209,12 +223,10 @@ impl Porter {
     /// Answers one who knocks: with what is ours, or, if it brings a device, by keeping that.
     fn answer(&self, link: Link) -> Option<Kept> {
         let peer = link.peer().filter(|&pid| reap::is_descendant(pid))?;
-        let mut asked = [0; 4];
+        let mut asked = [0; 5];
         let (len, fds) = link.receive(&mut asked, PATIENCE_WITH_VISITORS).ok()??;
-        if len != asked.len() {
-            return None;
-        }
-        let pid = proc::number_here(peer, u32::from_le_bytes(asked))?;
+        let (number, question) = asked[..len].split_first_chunk::<4>()?;
+        let pid = proc::number_here(peer, u32::from_le_bytes(*number))?;
         if let Some(device) = fds.into_iter().next() {
             link.send(KEPT, &[]).ok()?;
             return Some(Kept {
@@ -224,14 +236,60 @@ impl Porter {
                 wards: Vec::new(),
             });
         }
-        let mut fds = vec![self.job.as_fd(), self.root.as_fd()];
-        fds.extend(self.device.as_ref().map(OwnedFd::as_fd));
-        let mut message = WELCOME.to_vec();
-        message.extend(pid.to_le_bytes());
         // One that is gone again needs no answer.
-        let _ = link.send(&message, &fds);
+        let _ = match question {
+            [] => self.welcome(&link, peer, pid),
+            [WHO_WRITES] => link
+                .send(&[self.who_writes(peer, pid)], &[])
+                .map_err(io::Error::from),
+            _ => return None,
+        };
         None
     }
+
+    fn welcome(&self, link: &Link, peer: u32, program: u32) -> io::Result<()> {
+        let (pagemap, memory) = Porter::memory_of(peer, program).unzip();
+        let gifts = [
+            self.device.as_ref().map(AsFd::as_fd),
+            pagemap.as_ref().map(AsFd::as_fd),
+            memory.as_ref().map(AsFd::as_fd),
+        ];
+        let mut message = WELCOME.to_vec();
+        message.extend(program.to_le_bytes());
+        let given = gifts.iter().enumerate();
+        message.push(given.map(|(at, gift)| u8::from(gift.is_some()) << at).sum());
+        let always = [self.job.as_fd(), self.root.as_fd()];
+        let fds: Vec<_> = always
+            .into_iter()
+            .chain(gifts.into_iter().flatten())
+            .collect();
+        Ok(link.send(&message, &fds)?)
+    }
+
+    /// The memory of a companion and its program, as files: what changed its user is not the owner of these
+    /// any more.
+    fn memory_of(companion: u32, program: u32) -> Option<(OwnedFd, OwnedFd)> {
+        let process = ProcessId::of(program)?;
+        let pagemap = Pagemap::file_for_others(companion).ok()?;
+        let memory = File::open(format!("/proc/{companion}/mem")).ok()?;
+        // Whoever has executed another program by now shares no memory, and never will with a process that was
+        // there before.
+        (is_companion(companion, program) && process.is_alive()).then(|| (pagemap, memory.into()))
+    }
+
+    fn who_writes(&self, peer: u32, program: u32) -> u8 {
+        let seen = proc::late_writes(program).unwrap_or(LateWrites::Hidden);
+        let answer = match is_companion(peer, program) {
+            true => seen,
+            false => LateWrites::Hidden,
+        };
+        let found = WRITES.iter().find(|(_, writes)| *writes == answer);
+        found.expect("all answers are in the table").0
+    }
+}
+
+fn is_companion(one: u32, program: u32) -> bool {
+    one != program && proc::share_memory(one, program) == Some(true)
 }
 
 /// A program whose companion was killed must not go on: nobody answers for what is far.
@@ -271,6 +329,19 @@ pub fn leave(name: &str, program: u32, device: BorrowedFd<'_>) -> Option<Link> {
     (answer[..len] == *KEPT).then_some(link)
 }
 
+/// Asks the launcher who may still write to the memory of a program that stands still, where the kernel does not
+/// let its companion look. `None` when nobody answered.
+pub fn ask_late_writes(name: &str, program: u32) -> Option<LateWrites> {
+    let link = Link::connect(name.as_bytes()).ok()?;
+    let mut question = program.to_le_bytes().to_vec();
+    question.push(WHO_WRITES);
+    link.send(&question, &[]).ok()?;
+    let mut answer = [0];
+    let (len, _) = link.receive(&mut answer, PATIENCE).ok()??;
+    let known = WRITES.iter().find(|(code, _)| answer[..len] == [*code]);
+    known.map(|(_, writes)| *writes)
+}
+
 /// The program needs its companion no more.
 pub fn take_back(link: &Link) {
     let _ = link.send(BYE, &[]);
@@ -301,6 +372,9 @@ pub struct Visit {
     pub job: File,
     pub root: OwnedFd,
     pub device: Option<OwnedFd>,
+    /// Of the memory of who knocked.
+    pub pagemap: Option<OwnedFd>,
+    pub memory: Option<OwnedFd>,
 }
 
 impl Visit {
@@ -308,18 +382,23 @@ impl Visit {
     pub fn pay(name: &str, program: u32) -> Option<Visit> {
         let link = Link::connect(name.as_bytes()).ok()?;
         link.send(&program.to_le_bytes(), &[]).ok()?;
-        let mut message = [0; 12];
+        let mut message = [0; 13];
         let (len, fds) = link.receive(&mut message, PATIENCE).ok()??;
-        let (welcome, pid) = message.split_first_chunk::<8>()?;
+        let (welcome, rest) = message.split_first_chunk::<8>()?;
         if len != message.len() || welcome != WELCOME {
             return None;
         }
+        let (pid, gifts) = rest.split_first_chunk::<4>()?;
         let mut fds = fds.into_iter();
+        let (job, root) = (fds.next()?.into(), fds.next()?);
+        let mut gift = |at: u32| (gifts[0] >> at & 1 == 1).then(|| fds.next()).flatten();
         Some(Visit {
-            pid: u32::from_le_bytes(pid.try_into().ok()?),
-            job: fds.next()?.into(),
-            root: fds.next()?,
-            device: fds.next(),
+            pid: u32::from_le_bytes(*pid),
+            job,
+            root,
+            device: gift(0),
+            pagemap: gift(1),
+            memory: gift(2),
         })
     }
 
@@ -345,6 +424,10 @@ mod tests {
         let visit = Visit::pay(&name, std::process::id()).unwrap();
         assert_eq!(visit.pid, std::process::id());
         assert_eq!(visit.job().unwrap().limit(), Bytes::mib(64));
+        // Not a companion: memory is for those who have it.
+        assert!(visit.pagemap.is_none() && visit.memory.is_none());
+        let hidden = ask_late_writes(&name, std::process::id());
+        assert_eq!(hidden, Some(LateWrites::Hidden));
         assert!(Visit::pay("muninn-job-nobody", 1).is_none());
     }
 }

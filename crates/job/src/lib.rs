@@ -27,8 +27,8 @@ pub use config::{Config, ConfigError};
 pub use counters::{Counters, Kind, Snapshot};
 pub use directory::{Found, PREFIX, find_all, find_by_pid, own_directory};
 pub use door::{
-    Porter, Visit, leave as leave_device, leave_ward, new_name as new_door_name, take_back,
-    take_back_ward,
+    Porter, Visit, ask_late_writes, leave as leave_device, leave_ward, new_name as new_door_name,
+    take_back, take_back_ward,
 };
 pub use job::{Job, JobError, Message, Peaks};
 pub use look::{Looked, Looker};

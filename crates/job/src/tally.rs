@@ -32,6 +32,8 @@ pub struct Tally {
     /// When kinds may be measured again, and what was resident the last time: private, and not.
     kinds_allowed: Nanos,
     kinds_at: Option<(u64, u64)>,
+    /// When they are measured although nothing seems to have changed: memory that was there may be locked since.
+    kinds_old: Nanos,
     /// Much has changed since they were measured, and it was too early to do so again.
     kinds_owed: bool,
 }
@@ -51,6 +53,7 @@ impl Tally {
             kinds: Measure::default(),
             kinds_allowed: clock::now().saturating_add(KINDS_AFTER),
             kinds_at: None,
+            kinds_old: Nanos::ZERO,
             kinds_owed: true,
         }
     }
@@ -79,9 +82,9 @@ impl Tally {
         }
         if sample.processes > 1 && self.once.is_due(&sample, now) {
             // Without an answer nothing is shared, as far as is known.
-            let rollup = proc::smaps_rollup(&RealProc, 0).unwrap_or_default();
+            let (rollup, cost) = timed(|| proc::smaps_rollup(&RealProc, 0).unwrap_or_default());
             let shared = rollup.anonymous.0.saturating_sub(rollup.pss_anonymous.0);
-            self.once.handle_measured(sample, shared, now, clock::now());
+            self.once.handle_measured(sample, shared, now, cost);
         }
         let (counted, shared) = self.once.counted(&sample);
         self.shared = Bytes(shared);
@@ -104,17 +107,28 @@ impl Tally {
         };
         let changed = self
             .kinds_at
-            .is_none_or(|at| much(at.0, held.0) || much(at.1, held.1));
+            .is_none_or(|at| much(at.0, held.0) || much(at.1, held.1))
+            || now >= self.kinds_old;
         self.kinds_owed = changed && now < self.kinds_allowed;
         if !changed || self.kinds_owed {
             return;
         }
         self.kinds_at = Some(held);
-        if let Ok(kinds) = self.kinds.measure() {
+        let (measured, cost) = timed(|| self.kinds.measure());
+        if let Ok(kinds) = measured {
             self.place.counters().note_kinds(&kinds);
         }
-        self.kinds_allowed = Budget::KINDS.next(now, clock::now(), self.place.living());
+        let living = self.place.living();
+        self.kinds_allowed = Budget::KINDS.next(now, cost, living);
+        self.kinds_old = Budget::KINDS_UNCHANGED.next(now, cost, living);
     }
+}
+
+/// Does it; how long it took on a CPU.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Nanos) {
+    let begun = clock::thread_cpu();
+    let done = work();
+    (done, clock::thread_cpu().saturating_sub(begun))
 }
 
 #[cfg(test)]

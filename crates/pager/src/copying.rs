@@ -28,7 +28,7 @@ use muninn_sys::affinity::Thread;
 use muninn_sys::clock;
 use muninn_sys::memory::program;
 use muninn_sys::own::{self, Priority, Program};
-use muninn_sys::proc;
+use muninn_sys::proc::{self, LateWrites};
 use muninn_sys::still::Still;
 use muninn_sys::uffd::{
     Cause, CopyMode, Event, EventBuffer, FaultDevice, PageRange, Partial, Userfaultfd, Wake,
@@ -48,6 +48,8 @@ const SOON: Duration = Duration::from_micros(20);
 /// How long a change that is under way may take to pass.
 const SETTLE: Nanos = Nanos::millis(5);
 
+const HIDDEN: &str = "neither its companion nor the launcher may see whether a device writes to its memory (it is not \
+                      to be looked at, as after PR_SET_DUMPABLE), and this kernel cannot move pages (Linux 6.8 can)";
 const DIRECT_IO: &str = "it has a file open for direct I/O, or an io_uring, and this kernel cannot \
                          move pages that a device may write to (Linux 6.8 can)";
 
@@ -102,18 +104,13 @@ impl Carrier {
     }
 
     /// The carrier's thread: never ends.
-    pub fn run(&self) {
+    pub fn run(&self, reader: &program::Reader) {
         let thread = muninn_sys::affinity::current_thread_id() as u32;
         self.thread
             .store(thread, std::sync::atomic::Ordering::Release);
-        let reader = program::Reader::open();
         loop {
             let errand = self.next_errand();
-            let copied = match &reader {
-                Ok(reader) => copy(reader, errand),
-                Err(_) => Err(Cause::Invalid),
-            };
-            let mut done = copied.map(|()| Carried::All);
+            let mut done = copy(reader, errand).map(|()| Carried::All);
             if done.is_ok() {
                 self.set(Work::GivesBack);
                 // SAFETY: there is a copy of all of them, and nobody could write since.
@@ -244,19 +241,19 @@ impl Copying {
             return Stillness::NotNow;
         };
         self.protect(device, leaving);
-        // A thread that slept may be awake, and in the middle of what began before.
-        if proc::anybody_writes_later() {
-            self.let_go(device);
-            return Stillness::NotBefore;
-        }
-        // What a device began to write has its file open still, and no thread can begin anew.
-        match proc::has_direct_io() {
-            Ok(false) => {
+        match self.keeper.late_writes() {
+            Some(LateWrites::Nobody) => {
                 *self.still() = Some(still);
                 Stillness::Reached
             }
-            Ok(true) => Stillness::Never(DIRECT_IO),
-            Err(_) => Stillness::NotNow,
+            // One that slept may be awake, and in the middle of what began before.
+            Some(LateWrites::Thread) => {
+                self.let_go(device);
+                Stillness::NotBefore
+            }
+            Some(LateWrites::Device) => Stillness::Never(DIRECT_IO),
+            Some(LateWrites::Hidden) => Stillness::Never(HIDDEN),
+            None => Stillness::NotNow,
         }
     }
 

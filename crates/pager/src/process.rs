@@ -15,7 +15,7 @@ use crate::keeper::Keeper;
 use muninn_job::{Counters, Place, Waiting, Waits};
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own::{self, staying::Taking};
-use muninn_sys::pagemap::{Pagemap, PagemapEntry, PagemapError};
+use muninn_sys::pagemap::{Pagemap, PagemapEntry};
 use muninn_sys::uffd::{
     Cause, CopyMode, Event, FaultDevice, Features, MoveMode, OpenError, PageRange, Partial,
     RegisterMode, RequestError, Userfaultfd, Wake,
@@ -44,8 +44,15 @@ pub enum ProcessError {
     Memory(#[from] MemoryError),
     #[error(transparent)]
     Register(#[from] RequestError),
-    #[error(transparent)]
-    Pagemap(#[from] PagemapError),
+}
+
+/// What the memory of a process is managed with.
+#[derive(Debug)]
+pub struct Means {
+    pub pagemap: Pagemap,
+    pub place: Place,
+    /// With one pages are copied, as where the kernel cannot move them.
+    pub carrier: Option<Arc<Carrier>>,
 }
 
 /// The memory of this process.
@@ -187,11 +194,9 @@ pub fn can_move() -> Result<bool, OpenError> {
 }
 
 impl Process {
-    /// With a carrier pages are copied, as where the kernel cannot move them.
     pub fn new(
         program: Userfaultfd,
-        place: Place,
-        carrier: Option<Arc<Carrier>>,
+        means: Means,
         chores: Arc<Chores>,
         keeper: Arc<Keeper>,
     ) -> Result<Process, ProcessError> {
@@ -201,9 +206,9 @@ impl Process {
             bin: Bin::new()?,
             marked: RefCell::default(),
             late: RefCell::default(),
-            pagemap: Pagemap::open()?,
-            place,
-            copying: carrier.map(|carrier| Copying::new(carrier, keeper)),
+            pagemap: means.pagemap,
+            place: means.place,
+            copying: means.carrier.map(|carrier| Copying::new(carrier, keeper)),
             chores,
         };
         if process.copying.is_none() {

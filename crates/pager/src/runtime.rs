@@ -12,7 +12,7 @@ use crate::copying::Carrier;
 use crate::engine::{Engine, Settings};
 use crate::fork::{self, Letter, State};
 use crate::hash::Hasher;
-use crate::process::{self, Process};
+use crate::process::{self, Means, Process};
 use crate::seal::wipe;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
@@ -21,15 +21,16 @@ use crate::ward::{DONE, HERITAGE, Wards};
 use muninn_job::{Config, Job, Place, PoolServer, Visit};
 use muninn_net::{HolderAddress, Keeping, Key, Lock, SessionOptions};
 use muninn_sys::affinity::{self, Thread};
-use muninn_sys::memory::Memfd;
+use muninn_sys::memory::{Memfd, program::Reader};
 use muninn_sys::own::{self, Fate, Priority, Program};
+use muninn_sys::pagemap::Pagemap;
 use muninn_sys::pm_qos;
 use muninn_sys::proc::{self, ProcessId, StatmReader};
 use muninn_sys::socket::{Address, Link};
 use muninn_sys::uffd::{self, FaultDevice, Features, PageRange, RegisterMode, Userfaultfd};
 use muninn_volume::{Attempt, Clerk, ExtentId, Listed, Roster, Volume};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
@@ -77,6 +78,28 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
+/// The program's memory as files, opened at once: a program that changes its user, or does not want to be looked at,
+/// takes the right to open them away, from us as well. Children of such a program have them from the launcher.
+struct OwnMemory {
+    pagemap: Result<Pagemap, String>,
+    /// Read where pages cannot be moved.
+    reader: Result<Reader, String>,
+}
+
+impl OwnMemory {
+    fn open(handed: Handed) -> OwnMemory {
+        let pagemap = Pagemap::open();
+        let pagemap = pagemap.or_else(|why| handed.pagemap.map(Pagemap::handed).ok_or(why));
+        let reader = Reader::open();
+        let reader = reader.or_else(|why| handed.memory.map(Reader::handed).ok_or(why));
+        let unreadable = |why| format!("cannot open the memory of this process: {why}");
+        OwnMemory {
+            pagemap: pagemap.map_err(text),
+            reader: reader.map_err(unreadable),
+        }
+    }
+}
+
 /// What a child has from its parent.
 struct Inheritance {
     device: Userfaultfd,
@@ -100,7 +123,9 @@ impl Runtime {
             Ok(config) => config,
             Err(why) => fail(&job, &why.to_string()),
         };
-        let known = settle_in(&config);
+        let mut handed = Handed::default();
+        let known = settle_in(&config, &mut handed);
+        let memory = OwnMemory::open(handed);
         let Some(place) = known.and_then(|process| job.take_place_of(process)) else {
             if program.wait(Duration::ZERO) != Fate::Runs {
                 return;
@@ -116,7 +141,7 @@ impl Runtime {
             place,
             config,
         };
-        if let Err(why) = runtime.watch(program, letter) {
+        if let Err(why) = runtime.watch(program, memory, letter) {
             match letter {
                 // Whatever it was, its parent's companion answers for it.
                 Some(_) => {}
@@ -126,7 +151,12 @@ impl Runtime {
     }
 
     /// The steward's work.
-    fn watch(&self, watched: Program, letter: Option<Letter>) -> Result<(), String> {
+    fn watch(
+        &self,
+        watched: Program,
+        memory: OwnMemory,
+        letter: Option<Letter>,
+    ) -> Result<(), String> {
         let statm = StatmReader::open().map_err(text)?;
         let program = std::fs::read_link(own::rooted("/proc/self/exe")).map_err(text)?;
         let program = program.into_os_string().into_encoded_bytes();
@@ -148,7 +178,7 @@ impl Runtime {
             fate = steward.sleep(letter.is_some());
         }
         if fate == Fate::Runs {
-            fate = self.oversee(&mut steward, letter)?;
+            fate = self.oversee(&mut steward, memory, letter)?;
         }
         if fate == Fate::Ended {
             self.place.release();
@@ -157,8 +187,13 @@ impl Runtime {
     }
 
     /// The same once memory is short, until the program is gone.
-    fn oversee(&self, steward: &mut Steward, letter: Option<Letter>) -> Result<Fate, String> {
-        let shared = self.start(letter)?;
+    fn oversee(
+        &self,
+        steward: &mut Steward,
+        memory: OwnMemory,
+        letter: Option<Letter>,
+    ) -> Result<Fate, String> {
+        let shared = self.start(memory, letter)?;
         let mut fate = Fate::Runs;
         while fate == Fate::Runs {
             if shared.has_given_up() {
@@ -186,12 +221,13 @@ impl Runtime {
     }
 
     /// Starts the pager's threads.
-    fn start(&self, letter: Option<Letter>) -> Result<Arc<Shared>, String> {
+    fn start(&self, memory: OwnMemory, letter: Option<Letter>) -> Result<Arc<Shared>, String> {
         let pid = u64::from(own::program_pid());
         let roster = Arc::new(roster(&self.config, Arc::clone(&self.job)));
         let layout = self.config.layout;
         let clerk = Arc::new(Clerk::new(Arc::clone(&roster), layout, 0, pid));
-        let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job)).map_err(text)?;
+        let shared = Shared::new(Arc::clone(&clerk), Arc::clone(&self.job), &self.config.door)
+            .map_err(text)?;
         let shared = Arc::new(shared);
         let spawn = |name, work| self.threads.spawn(name, work).map_err(text);
         let keeping = Arc::clone(&clerk);
@@ -214,7 +250,8 @@ impl Runtime {
             false => None,
         };
         if let Some(carrier) = carrier.clone() {
-            spawn("muninn-carrier", Box::new(move || carrier.run()))?;
+            let reader = memory.reader?;
+            spawn("muninn-carrier", Box::new(move || carrier.run(&reader)))?;
         }
         let for_pager = Arc::clone(&shared);
         let volume = Volume::new(roster, clerk);
@@ -222,7 +259,15 @@ impl Runtime {
         let work = move || {
             let ours = Arc::clone(&for_pager);
             // Before anything else, as the program may be growing meanwhile; then like others.
-            let began = begin(&door, letter, volume, place, for_pager, &settings, carrier);
+            let pagemap = memory.pagemap;
+            let began = pagemap.and_then(|pagemap| {
+                let means = Means {
+                    pagemap,
+                    place,
+                    carrier,
+                };
+                begin(&door, letter, volume, means, for_pager, &settings)
+            });
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
                 ours.set_pager(affinity::current_thread_id());
@@ -243,7 +288,7 @@ impl Runtime {
 /// Finds the way to what the runtime needs: a companion of another user than the launcher, in another
 /// root or among other numbers of processes asks the launcher. The program, as the launcher knows it;
 /// `None` if it has ended.
-fn settle_in(config: &Config) -> Option<ProcessId> {
+fn settle_in(config: &Config, handed: &mut Handed) -> Option<ProcessId> {
     let namespace = own::pid_namespace();
     let at_home = namespace == Some(config.namespace) && proc::own_uid() == config.user;
     let visit = match at_home {
@@ -257,9 +302,20 @@ fn settle_in(config: &Config) -> Option<ProcessId> {
         let _ = own::enter_root(&visit.root);
     }
     uffd::use_device(visit.device);
+    *handed = Handed {
+        pagemap: visit.pagemap,
+        memory: visit.memory,
+    };
     own::learn_listed(visit.pid);
     // Whichever numbers `/proc` shows here: when the program began is the same.
     ProcessId::of(own::listed_pid())?.under(visit.pid)
+}
+
+/// What the launcher opened for us.
+#[derive(Default)]
+struct Handed {
+    pagemap: Option<OwnedFd>,
+    memory: Option<OwnedFd>,
 }
 
 /// The program, and so we, are not to have the key: the launcher shakes hands.
@@ -312,10 +368,9 @@ fn begin(
     door: &str,
     letter: Option<Letter>,
     mut volume: Volume,
-    place: Place,
+    means: Means,
     shared: Arc<Shared>,
     settings: &Settings,
-    carrier: Option<Arc<Carrier>>,
 ) -> Result<Actor, String> {
     let inheritance = match letter {
         Some(letter) => match take_over(letter, &mut volume) {
@@ -337,11 +392,10 @@ fn begin(
     };
     device.set_blocking(true).map_err(text)?;
     // Before memory of ours is made that would be locked, too.
-    crate::steward::unlock_much(place.share());
+    crate::steward::unlock_much(means.place.share());
     let process = Process::new(
         device,
-        place,
-        carrier,
+        means,
         Arc::clone(&shared.chores),
         Arc::clone(&shared.keeper),
     )

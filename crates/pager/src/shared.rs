@@ -73,7 +73,7 @@ fn page_for_good() -> Result<PageNo, MemoryError> {
 }
 
 impl Shared {
-    pub fn new(clerk: Arc<Clerk>, job: Arc<Job>) -> Result<Shared, MemoryError> {
+    pub fn new(clerk: Arc<Clerk>, job: Arc<Job>, door: &str) -> Result<Shared, MemoryError> {
         // A child has them where its parent had: whoever answers for its own children, they find the
         // same.
         let (bell, mailbox) = match fork::inherited_pages() {
@@ -104,7 +104,7 @@ impl Shared {
             chores: Arc::default(),
             wards: AtomicU32::new(0),
             gave_up: AtomicBool::new(false),
-            keeper: Arc::default(),
+            keeper: Arc::new(Keeper::behind(door)),
             clerk,
             job,
         })

@@ -21,7 +21,8 @@ const FIRST_AFTER: Nanos = Nanos::millis(40);
 /// When a process asks after others have come to its job.
 const PARENT_AFTER: Nanos = Nanos::millis(10);
 
-/// How often something may be done that costs time.
+/// How often something may be done that costs time. What counts is the time on a CPU: on a busy machine one who
+/// waits for a turn has used nothing, and would else be late by a hundred times that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Between two times at least.
@@ -42,9 +43,14 @@ impl Budget {
         parts: 100,
     };
 
-    /// When it may be done again that was begun and ended at these times, by one of so many processes.
-    pub fn next(&self, begun: Nanos, ended: Nanos, processes: u64) -> Nanos {
-        let cost = ended.saturating_sub(begun);
+    /// At most every second, and at most 0.1 % of a CPU: for what may have changed without a sign.
+    pub const KINDS_UNCHANGED: Budget = Budget {
+        apart_min: Nanos::millis(1000),
+        parts: 1000,
+    };
+
+    /// When it may be done again that was begun then and cost this much, by one of so many processes.
+    pub fn next(&self, begun: Nanos, cost: Nanos, processes: u64) -> Nanos {
         let parts = self.parts.saturating_mul(processes.max(1));
         let apart = Nanos(cost.0.saturating_mul(parts)).max(self.apart_min);
         begun.saturating_add(apart)
@@ -106,9 +112,9 @@ impl Once {
         self.due.is_some_and(|due| due.max(self.allowed) <= now)
     }
 
-    /// `shared` bytes of what is resident are counted by others. Measured between these times.
-    pub fn handle_measured(&mut self, sample: Sample, shared: u64, begun: Nanos, ended: Nanos) {
-        self.allowed = Budget::SHARED_PAGES.next(begun, ended, sample.living);
+    /// `shared` bytes of what is resident are counted by others. It was begun then and cost this much.
+    pub fn handle_measured(&mut self, sample: Sample, shared: u64, begun: Nanos, cost: Nanos) {
+        self.allowed = Budget::SHARED_PAGES.next(begun, cost, sample.living);
         // Who shares nothing begins to only by forking, and then somebody comes.
         self.due = (shared > 0).then_some(self.allowed);
         self.measured = (shared > 0).then_some(Measured { sample, shared });
@@ -157,10 +163,10 @@ mod tests {
         assert_eq!(child.counted(&sample(102 * MIB, 512, 2)).0, 2 * MIB);
         let now = sample(100 * MIB, 7, 2);
         assert!(!parent.is_due(&now, ms(0)) && parent.is_due(&now, ms(10)));
-        parent.handle_measured(now, 50 * MIB, ms(10), ms(11));
+        parent.handle_measured(now, 50 * MIB, ms(10), ms(1));
         assert!(!child.is_due(&sample(100 * MIB, 0, 2), ms(39)));
         assert!(child.is_due(&sample(100 * MIB, 0, 2), ms(40)));
-        child.handle_measured(sample(100 * MIB, 0, 2), 50 * MIB, ms(40), ms(41));
+        child.handle_measured(sample(100 * MIB, 0, 2), 50 * MIB, ms(40), ms(1));
         let both = parent.counted(&now).0 + child.counted(&sample(100 * MIB, 0, 2)).0;
         assert_eq!(both, 100 * MIB);
         // The child ends: its parent asks again, and what it shares is nobody else's any more.
@@ -170,7 +176,7 @@ mod tests {
             "it took a hundredth of that"
         );
         assert!(parent.is_due(&later, ms(110)));
-        parent.handle_measured(later, 0, ms(110), ms(111));
+        parent.handle_measured(later, 0, ms(110), ms(1));
         assert_eq!(parent.counted(&later), (100 * MIB, 0));
         assert!(!parent.is_due(&later, ms(10_000)), "nobody came since");
     }
@@ -185,7 +191,7 @@ mod tests {
         ) {
             let shared = (resident as f64 * part) as u64;
             let mut once = Once::default();
-            once.handle_measured(sample(resident, 0, 1), shared, Nanos(1), Nanos(2));
+            once.handle_measured(sample(resident, 0, 1), shared, Nanos(1), Nanos(1));
             let (counted, others) = once.counted(&sample(now, faults, 1));
             prop_assert_eq!(counted + others, now);
             prop_assert!(counted >= (resident - shared).min(now));
@@ -196,7 +202,7 @@ mod tests {
 
         #[test]
         fn a_budget_is_kept(begun in 0u64..1 << 40, cost in 0u64..1 << 30) {
-            let next = Budget::SHARED_PAGES.next(Nanos(begun), Nanos(begun + cost), 1);
+            let next = Budget::SHARED_PAGES.next(Nanos(begun), Nanos(cost), 1);
             prop_assert!(next.0 - begun >= cost * 100 && next.0 - begun >= 50_000_000);
         }
     }

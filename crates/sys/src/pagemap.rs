@@ -14,6 +14,7 @@ use linux_raw_sys::general as raw;
 use muninn_types::PageNo;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
 use crate::uffd::PageRange;
 
@@ -164,6 +165,25 @@ impl Pagemap {
 
     pub fn of(pid: i32) -> Result<Pagemap, PagemapError> {
         Pagemap::open_at(pid, &format!("/proc/{pid}/pagemap"))
+    }
+
+    /// A file for another user, who then sees what is there of a process's memory, but not where in the
+    /// machine's: that takes a right of who opened it.
+    pub fn file_for_others(pid: u32) -> Result<OwnedFd, Errno> {
+        let own = thread::capabilities(None)?;
+        let fewer = CapabilitySets {
+            effective: own.effective - CapabilitySet::SYS_ADMIN,
+            ..own
+        };
+        thread::set_capabilities(None, fewer)?;
+        let file = crate::proc::open(&format!("/proc/{pid}/pagemap"));
+        thread::set_capabilities(None, own)?;
+        file
+    }
+
+    /// One that somebody else has opened, of this process's memory.
+    pub fn handed(fd: OwnedFd) -> Pagemap {
+        Pagemap { fd }
     }
 
     fn open_at(pid: i32, path: &str) -> Result<Pagemap, PagemapError> {

@@ -19,6 +19,7 @@
 //! between a look at that and its signal is ended by it.
 
 use crate::own;
+use crate::proc::writes_later;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
@@ -254,11 +255,11 @@ fn look(
             }
             // It may write to pages behind our back: it waits for a lock of the kernel, or with our signal
             // to come falls asleep and wakes up, again and again, in the middle of a system call.
-            Doing::Busy if crate::proc::writes_later(listed as u32) => all = Doing::Runs,
+            Doing::Busy if writes_later(listed as u32).unwrap_or(false) => all = Doing::Runs,
             Doing::Sleeps
                 if told.contains(&thread)
                     && !waits(thread)
-                    && crate::proc::writes_later(listed as u32) =>
+                    && writes_later(listed as u32).unwrap_or(false) =>
             {
                 all = Doing::Runs;
             }

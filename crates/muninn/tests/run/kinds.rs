@@ -1,12 +1,12 @@
 //! Kinds of memory are told apart, and what must stay near is named when it is more than the limit.
 
-use crate::common::place;
-use crate::harness::{Ran, cannot_run, program, run};
+use crate::common::{Place, place};
+use crate::harness::{Ran, Run, cannot_run, program, start};
 use muninn_testing::skip;
 
-/// 24 MiB of each of these kinds, held until there was time to look.
+/// 24 MiB of each of these kinds, held until the file that is named last is there.
 const HOLD: &str = r#"
-import ctypes, mmap, sys, time
+import ctypes, mmap, os, sys, time
 size = 24 << 20
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -26,8 +26,19 @@ if "protected" in sys.argv:
     assert libc.mprotect(private(), size, 5) == 0
 if "locked" in sys.argv:
     assert libc.mlock(private(), size) == 0
-time.sleep(1)
+while not os.path.exists(sys.argv[-1]):
+    time.sleep(0.01)
 "#;
+
+/// Runs it with memory of this kind until what it holds was seen.
+fn hold(place: &Place, options: &[&str], kind: &str, seen: impl Fn(&Run) -> bool) -> Ran {
+    let end = place.path("end");
+    let words = ["python3", "-c", HOLD, kind, end.to_str().unwrap()];
+    let run = start(place, options, &words);
+    run.until("all of it is seen", || seen(&run));
+    std::fs::write(&end, "").unwrap();
+    run.end()
+}
 
 /// The most that was resident of a kind, in MiB.
 fn resident(ran: &Ran, kind: &str) -> u64 {
@@ -42,8 +53,20 @@ fn kinds_are_told_apart_and_shown() {
         return;
     }
     let place = place();
-    let words = ["python3", "-c", HOLD, "protected"];
-    let ran = run(&place, &["--local", "512MiB", "--stats=full"], &words);
+    let ran = hold(
+        &place,
+        &["--local", "512MiB", "--stats=full"],
+        "protected",
+        |run| {
+            let seen = run.job().total();
+            let kinds = [
+                seen.kind_shared_bytes,
+                seen.kind_read_only_bytes,
+                seen.kind_executable_bytes,
+            ];
+            kinds.iter().all(|bytes| *bytes >= 24 << 20)
+        },
+    );
     assert_eq!(ran.code, 0, "{ran:#?}");
     for kind in ["shared memory", "read-only", "executable"] {
         let mib = resident(&ran, kind);
@@ -65,8 +88,9 @@ fn more_than_the_limit_that_must_stay_near_is_said_once() {
         return skip("only root may lock 24 MiB whatever 'ulimit -l' says");
     }
     let place = place();
-    let words = ["python3", "-c", HOLD, "locked"];
-    let ran = run(&place, &["--local", "40MiB"], &words);
+    let ran = hold(&place, &["--local", "40MiB"], "locked", |run| {
+        run.err().contains('\n')
+    });
     assert_eq!(ran.code, 0, "{ran:#?}");
     let said: Vec<&str> = ran.err.lines().collect();
     let [said] = said[..] else {

@@ -5,6 +5,8 @@ use crate::both::{Case, Way, cannot_run, not_root, plainly, program};
 both! {
     dropped_before: ["fork_far", "48", "dropped-before"] unless not_root;
     dropped_after: ["fork_far", "48", "dropped-after"] unless not_root;
+    /// The child is the first to be short of memory, and has its files from the launcher.
+    dropped_then_child: ["drop_then_child"] unless not_root, refused = Some("is not to be looked at");
     chroot_before: ["chroot_self", "before"] unless not_root;
     chroot_after: ["chroot_self", "after"] unless not_root;
     errors_described: ["errors_described"] unless not_root;

@@ -57,6 +57,11 @@ impl Reader {
         rustix::fs::open(crate::own::rooted("/proc/self/mem"), flags, Mode::empty()).map(Reader)
     }
 
+    /// One that somebody else has opened.
+    pub fn handed(file: OwnedFd) -> Reader {
+        Reader(file)
+    }
+
     /// Copies pages to others. An absent page that somebody answers for is waited for.
     ///
     /// # Safety

@@ -12,6 +12,7 @@ mod about;
 mod alive;
 mod fake;
 mod inherit;
+mod late_writes;
 mod maps;
 mod parse;
 mod smaps;
@@ -20,11 +21,12 @@ pub use about::{has_mapped, is_same_program, name_of};
 pub use alive::ProcessId;
 pub use fake::FakeProc;
 pub use inherit::{is_registered, not_inherited, not_inherited_of};
+pub(crate) use late_writes::writes_later;
+pub use late_writes::{LateWrites, holds_pages, late_writes};
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};
 pub use smaps::{MapMemory, for_each_map_memory};
 
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -114,85 +116,6 @@ pub fn number_here(of: u32, number: u32) -> Option<u32> {
         innermost == Some(number) && namespace(*pid) == Some(theirs)
     };
     pids.into_iter().find(is_it)
-}
-
-/// Whether the program has a file open by which a device may write to its memory while nobody looks:
-/// for direct I/O, or an io_uring.
-///
-/// For threads that must not use the program's heap: the C library's `readdir` would.
-pub fn has_direct_io() -> Result<bool, Errno> {
-    let pid = crate::own::listed_pid();
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let path = format!("/proc/{pid}/fd");
-    let fds = rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty())?;
-    let mut names = [const { MaybeUninit::uninit() }; 2048];
-    let mut names = RawDir::new(fds, &mut names);
-    let mut info = [0; 2048];
-    while let Some(entry) = names.next() {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with('.') {
-            continue;
-        }
-        let path = format!("/proc/{pid}/fdinfo/{name}");
-        let file = match rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty()) {
-            Ok(file) => file,
-            // Closed meanwhile.
-            Err(Errno::NOENT) => continue,
-            Err(errno) => return Err(errno),
-        };
-        let len = rustix::io::read(&file, &mut info)?;
-        let text = String::from_utf8_lossy(&info[..len]);
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok());
-        // Only an io_uring tells of its queues there.
-        if flags.is_some_and(|flags| flags & libc::O_DIRECT as u32 != 0) || text.contains("SqMask")
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether a thread that waits for a page, of whatever process, may have got hold of others of the program
-/// meanwhile, to write to them later. Not seen where the kernel does not let us look (Yama).
-pub fn holds_pages(thread: u32) -> bool {
-    if !crate::own::is_listed_otherwise() {
-        return writes_later(thread);
-    }
-    // By which number it is listed here nobody has told.
-    anybody_writes_later()
-}
-
-/// Whether any thread of the program may have got hold of pages to write to them later, or runs.
-pub fn anybody_writes_later() -> bool {
-    let path = format!("/proc/{}/task", crate::own::listed_pid());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(tasks) = rustix::fs::open(crate::own::rooted(&path), flags, Mode::empty()) else {
-        return false;
-    };
-    let mut names = [const { MaybeUninit::uninit() }; 2048];
-    let mut names = RawDir::new(tasks, &mut names);
-    while let Some(Ok(entry)) = names.next() {
-        let name = entry.file_name().to_str().ok();
-        let thread = name.and_then(|name| name.parse().ok());
-        if thread.is_some_and(writes_later) {
-            return true;
-        }
-    }
-    false
-}
-
-/// Whether a thread, as it is listed, is in the middle of `process_vm_writev`, or runs, so that nobody can
-/// say: with a signal to come it asks for its page again and again.
-pub(crate) fn writes_later(thread: u32) -> bool {
-    let mut text = [0; 256];
-    let read = open(&format!("/proc/{thread}/syscall")).and_then(|file| pread(&file, &mut text, 0));
-    let Ok(text) = std::str::from_utf8(&text[..read.unwrap_or(0)]) else {
-        return false;
-    };
-    let first = text.split_ascii_whitespace().next();
-    first
-        .is_some_and(|first| first == "running" || first.parse() == Ok(libc::SYS_process_vm_writev))
 }
 
 /// A whole file of the kernel as text.

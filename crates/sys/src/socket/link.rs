@@ -22,7 +22,7 @@ use rustix::net::{
 use crate::epoll::{Interest, wait_for};
 
 /// Descriptors of one message at most.
-const FDS_MAX: usize = 4;
+const FDS_MAX: usize = 8;
 
 /// Where children knock.
 #[derive(Debug)]
