@@ -1,4 +1,4 @@
-//! Says where the library that goes into programs will lie when the command line is compiled.
+//! Sees to it that the library that goes into programs lies where it is looked for when the command line is compiled.
 //!
 //! The command line carries that library in itself (`cmd::run::library`), and cargo has no stable way to
 //! name the file that a dependency of kind cdylib becomes. Two things that cargo does are used instead: it
@@ -8,6 +8,9 @@
 //! Where things are only checked (`cargo check`, clippy, documentation) nothing is linked, and an empty
 //! file takes its place; a build that follows puts the library there, since it knows of none yet. A binary
 //! can so never hold the empty one.
+//!
+//! Its path is not said here but made of `OUT_DIR` where it is used: what a script has said stays as it was when the
+//! folder is copied or moved, and the library of the old place went into the binary.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,5 +27,4 @@ fn main() {
     let library = deps.join(NAME);
     // Fails where the library is there already, as it should.
     let _ = File::create_new(&library);
-    println!("cargo::rustc-env=MUNINN_LIBRARY={}", library.display());
 }

@@ -108,6 +108,10 @@ pub trait Kernel {
             false => Err(Partial::new(untold, Cause::Again)),
         }
     }
+    /// Whether pages that nobody has touched may be filled along with one that was.
+    fn may_fill_untouched(&self) -> bool {
+        true
+    }
     /// Whether anything is mapped at a page of the program.
     fn is_mapped(&self, page: PageNo) -> bool;
     /// Asks that pages that are shared after a fork be made this process's own, later.

@@ -524,7 +524,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     fn fill_zeros(&mut self, page: PageNo, write: bool) -> Result<Served, Fatal> {
         let mut touch = std::mem::take(&mut self.first_touch);
         let is_untouched = |other| self.is_untouched(PageNo(other));
-        let fill = touch.handle_touch(page.0, BATCH_MAX as u64, is_untouched);
+        let most = match self.kernel.may_fill_untouched() {
+            true => BATCH_MAX as u64,
+            false => 1,
+        };
+        let fill = touch.handle_touch(page.0, most, is_untouched);
         self.first_touch = touch;
         let range = match self.make_room(fill.pages)? {
             Room::Made => PageRange::new(PageNo(fill.first), fill.pages),

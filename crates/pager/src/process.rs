@@ -352,6 +352,9 @@ impl Kernel for Process {
     fn begin_taking(&self) -> Option<Taking> {
         Some(Taking::begin())
     }
+    fn may_fill_untouched(&self) -> bool {
+        !own::has_guards()
+    }
     fn hold_still(&self, leaving: &[PageRange]) -> Stillness {
         match &self.copying {
             Some(copying) => copying.hold_still(&self.program, leaving),

@@ -75,7 +75,7 @@ fn refuse(why: &str) -> ! {
 
 /// In the place of the C library's: what children get of a range is looked up after a fork, and must not be
 /// changed before ([`fork::settle`]). Known limit: who calls the kernel himself, right after a fork, may
-/// be ahead of the pager. The same with guards (MADV_GUARD_INSTALL).
+/// be ahead of the pager. The same with guards (MADV_GUARD_INSTALL): the pager must know that there are some.
 ///
 /// # Safety
 ///
@@ -86,6 +86,7 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
     if own::tells_of_forks(advice) {
         fork::settle();
     }
+    own::guards_begin(advice, fork::settle);
     // SAFETY: as the caller says.
     unsafe { own::advise(start, len, advice) }
 }

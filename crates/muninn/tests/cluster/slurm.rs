@@ -377,11 +377,11 @@ fn jobs_start_because_far_memory_holds_what_does_not_fit() {
         &["--far-memory=auto", "--mem=190", "-w", "n1"],
     );
     slurm.begun("large");
-    let why = slurm.explain(large);
-    assert!(
-        why.contains("runs at n1") && why.contains("far memory holds"),
-        "{why}"
-    );
+    // The job tells before its agent has told the coordinator.
+    eventually("known to run", || {
+        let why = slurm.explain(large);
+        (why.contains("runs at n1") && why.contains("far memory holds")).then_some(())
+    });
     slurm.finish("large", large, 165);
     slurm.nothing_left();
 

@@ -25,7 +25,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-pub use advice::{advise, tells_of_forks};
+pub use advice::{advise, guards_begin, has_guards, tells_of_forks};
 pub use environment::{getenv, learn_getenv, loaded_library};
 pub use imports::lead_past_program;
 pub(crate) use place::rooted_path;

@@ -20,7 +20,10 @@ pub const VARIABLE: &str = "MUNINN_PRELOAD";
 /// Where a package puts it, seen from the binary's folder.
 const INSTALLED: &str = "../lib/muninn/libmuninn_preload.so";
 /// It is empty in what was only checked, never in what was built (build.rs).
-static EMBEDDED: &[u8] = include_bytes!(env!("MUNINN_LIBRARY"));
+static EMBEDDED: &[u8] = include_bytes!(concat!(
+    env!("OUT_DIR"),
+    "/../../../deps/libmuninn_preload.so"
+));
 
 /// The library as the loader finds it, for as long as this is kept.
 #[derive(Debug)]

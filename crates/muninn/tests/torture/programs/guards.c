@@ -39,22 +39,26 @@ int main(void) {
         for (size_t page = 2 * PART / PAGE; page < BYTES / PAGE; page++) {
             if (((uint64_t *)at)[page * 512] != word_of(round, page * 512)) WRONG("a page behind the guards\n");
         }
-        // Guards in memory that is filled page by page, beside pages that come as zeros together.
+        // Guards in memory that is filled page by page, in the middle of pages that would come as zeros together.
         unsigned char *fresh = take(PART);
         for (size_t page = 0; page < PART / PAGE; page += 8) {
-            MUST(madvise(fresh + page * PAGE, PAGE, GUARD_INSTALL) == 0);
+            MUST(madvise(fresh + (page + 6) * PAGE, PAGE, GUARD_INSTALL) == 0);
         }
+        // Until that memory is the pager's, and there is no room.
+        press(much, round + 20);
         for (size_t page = 0; page < PART / PAGE; page++) {
-            if (page % 8) fresh[page * PAGE] = 1;
+            if (page % 8 != 6) fresh[page * PAGE] = 1;
         }
-        child = fork();
-        MUST(child >= 0);
-        if (child == 0) {
-            volatile unsigned char *guarded = fresh + 64 * PAGE;
-            _exit(*guarded ? 7 : 8);
+        for (size_t page = 6; page < PART / PAGE; page += 8 * 16) {
+            child = fork();
+            MUST(child >= 0);
+            if (child == 0) {
+                volatile unsigned char *guarded = fresh + page * PAGE;
+                _exit(*guarded ? 7 : 8);
+            }
+            MUST(waitpid(child, &status, 0) == child);
+            if (!WIFSIGNALED(status)) WRONG("a guard was filled with zeros\n");
         }
-        MUST(waitpid(child, &status, 0) == child);
-        if (!WIFSIGNALED(status)) WRONG("a guard was filled with zeros\n");
         MUST(munmap(fresh, PART) == 0);
     }
     say("right\n");
