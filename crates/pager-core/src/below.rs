@@ -1,15 +1,15 @@
 //! What lies below the engine: the kernel on one side, the pool on the other.
 //!
 //! Both are traits, so that the engine runs over a fake address space and a pool in a vector, where
-//! every answer of the kernel can be played back.
+//! every answer of the kernel can be played back, and over traces, where pages are but numbers.
+//!
+//! The engine never looks into a page. It is handed references to pages, and hands them on.
 
-use crate::chunk::{ChunkNo, Mask, Page};
-use muninn_job::{Counters, Waiting, Waits};
-use muninn_sys::own::staying::Taking;
-use muninn_sys::uffd::{Cause, FaultDevice, PageRange, Partial};
-use muninn_types::{Class, Nanos, PageNo, ServerId};
-use muninn_volume::{Extent, ExtentId};
-pub use muninn_volume::{Transfer, VolumeError as FarError};
+use crate::chunk::{ChunkNo, Mask};
+use crate::engine::Fatal;
+use crate::print::{Hash, Print};
+use muninn_types::{Cause, Class, Extent, ExtentId, Nanos, PageNo, PageRange, Partial};
+use std::fmt;
 
 /// The most chunks that leave together.
 pub const CHUNKS_AT_ONCE_MAX: usize = 16;
@@ -25,44 +25,102 @@ pub enum Stillness {
     Never(&'static str),
 }
 
+/// Why far memory does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FarError {
+    /// There is no room for more.
+    Full(String),
+    /// What is far is out of reach for good.
+    Lost(String),
+}
+
+impl fmt::Display for FarError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FarError::Full(why) | FarError::Lost(why) => f.write_str(why),
+        }
+    }
+}
+
+/// What the process waits for while the engine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    Server,
+    Grant,
+    PoolFull,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    FaultsZero,
+    FaultsStaged,
+    FaultsRemote,
+    FaultsBuffered,
+    FaultsWoken,
+    Prefetched,
+    PrefetchWasted,
+    Evicted,
+    EvictedZero,
+    EvictedClean,
+    EvictedWritten,
+    BytesIn,
+    BytesOut,
+    DirectReclaims,
+    Unmaps,
+    Removes,
+    Remaps,
+    BusyPages,
+    HashChecks,
+}
+
+impl Count {
+    /// How many there are: each `as usize` is below.
+    pub const NUMBER: usize = Count::HashChecks as usize + 1;
+}
+
 /// The kernel, as far as one process's memory goes.
 pub trait Kernel {
-    type Device: FaultDevice;
+    /// A page's contents.
+    type Page;
+    /// Pages are taken out as long as it lives.
+    type Taking;
+    /// The process is shown to wait as long as it lives.
+    type Waits<'a>
+    where
+        Self: 'a;
 
-    /// The device that the program's memory is registered with.
-    fn program(&self) -> &Self::Device;
     /// How many chunks are best taken out together, at most [`CHUNKS_AT_ONCE_MAX`].
     fn chunks_at_once(&self) -> usize {
         1
     }
-    /// Pages are taken out as long as what this returns lives.
-    fn begin_taking(&self) -> Option<Taking> {
-        None
-    }
+    fn begin_taking(&self) -> Self::Taking;
     /// Which pages of a chunk must stay where they are, whatever their contents.
-    fn staying(&self, taking: Option<&Taking>, chunk: ChunkNo) -> Mask {
-        taking.map_or(0, |taking| taking.staying(chunk.page(0)))
-    }
+    fn staying(&self, taking: &Self::Taking, chunk: ChunkNo) -> Mask;
     /// Before pages are taken out, and after: a kernel that moves them needs neither. Only of these pages
     /// are any taken out in between.
     fn hold_still(&self, _leaving: &[PageRange]) -> Stillness {
         Stillness::Reached
     }
     fn let_go(&self) {}
-    /// Moves pages of the program to frames from `to` on, up to the first that is not there.
-    ///
-    /// # Safety
-    ///
-    /// The pages are absent afterwards: whoever touches them asks the program's device for them.
-    unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial>;
-    /// Moves frames to absent pages of the program from `to` on, and wakes who waits for them.
-    ///
-    /// # Safety
-    ///
-    /// The frames must be present; nobody may rely on them afterwards.
-    unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial>;
+    /// Moves pages of the program to frames from `to` on, up to the first that is not there. They are absent
+    /// afterwards: whoever touches them asks for them.
+    fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial>;
+    /// Moves frames, which must be present, to absent pages of the program from `to` on, and wakes who waits
+    /// for them. Nobody may rely on the frames afterwards.
+    fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial>;
+    /// Fills absent pages of the program from `to` on, and wakes who waits for them.
+    fn copy_in(&self, to: PageNo, from: &[Self::Page]) -> Result<(), Partial>;
+    /// The same with zeros that can be written to.
+    fn fill_new(&self, range: PageRange) -> Result<(), Partial>;
+    /// The same with the kernel's one page of zeros.
+    fn fill_zero(&self, range: PageRange) -> Result<(), Partial>;
+    /// Lets threads that wait for these pages try again.
+    fn wake(&self, range: PageRange);
     /// Fills an absent frame with a page.
-    fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial>;
+    fn fill_frame(&self, frame: PageNo, page: &Self::Page) -> Result<(), Partial>;
+    /// The contents of a frame, which must be present, and of which nothing is moved or given back meanwhile.
+    fn frame(&self, frame: PageNo) -> &Self::Page;
     /// Whether the program is changing its address space right now, or did and nobody has followed.
     fn is_changing(&self) -> bool;
     /// Whether a change was read that nobody has followed yet. The kernel puts pages in again then, but
@@ -102,7 +160,7 @@ pub trait Kernel {
         if untold == 0 {
             return moved;
         }
-        let _ = self.program().wake(PageRange::new(to, untold));
+        self.wake(PageRange::new(to, untold));
         match untold == from.pages() {
             true => Ok(()),
             false => Err(Partial::new(untold, Cause::Again)),
@@ -112,65 +170,52 @@ pub trait Kernel {
     fn is_mapped(&self, page: PageNo) -> bool;
     /// Asks that pages that are shared after a fork be made this process's own, later.
     fn unshare(&self, range: PageRange);
-    fn counters(&self) -> &Counters;
-    /// Shows that the process waits, until what is returned is dropped.
-    fn waits(&self, _: Waiting, _since: Nanos) -> Option<Waits<'_>> {
-        None
-    }
-
-    /// The bytes of a frame.
-    ///
-    /// # Safety
-    ///
-    /// The frame must be present, and nobody else may use it meanwhile.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "frames are memory outside of the kernel's value"
-    )]
-    unsafe fn frame(&self, frame: PageNo) -> &mut Page {
-        let pointer: *mut Page = std::ptr::with_exposed_provenance_mut(frame.addr() as usize);
-        // SAFETY: present and exclusive, as the caller says; pages are aligned.
-        unsafe { &mut *pointer }
-    }
+    /// So many more of these.
+    fn count(&self, what: Count, n: u64);
+    /// Shows that the process waits, since now if nothing else is said.
+    fn waits(&self, why: Wait, since: Option<Nanos>) -> Self::Waits<'_>;
+    /// Lets a moment pass.
+    fn pause(&self) {}
 }
 
-/// The pool.
-pub trait Far {
-    /// Reads far pages, all or none.
-    ///
-    /// # Safety
-    ///
-    /// Each `near` must be writable and used by nobody else during the call.
-    unsafe fn read(&mut self, transfers: &[Transfer], class: Class) -> Result<(), FarError>;
+/// Where a page is far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FarPlace {
+    pub extent: ExtentId,
+    /// Pages from the start of the extent.
+    pub place: u32,
+}
 
-    /// Writes far pages. They are at the server when this returns.
-    ///
-    /// # Safety
-    ///
-    /// Each `near` must be readable and not written to during the call.
-    unsafe fn write(&mut self, transfers: &[Transfer], class: Class) -> Result<(), FarError>;
+/// A far page that is to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    pub page: PageNo,
+    pub from: FarPlace,
+    /// What it must be.
+    pub print: Print,
+}
 
-    /// Reads a page from the `n`th copy of its extent; whose that is. `None` when there are no more.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Far::read`].
-    unsafe fn read_copy(
-        &mut self,
-        _transfer: &Transfer,
-        _class: Class,
-        _n: usize,
-    ) -> Option<Result<ServerId, FarError>> {
-        None
-    }
+/// A page that is to be written.
+#[derive(Debug)]
+pub struct Outgoing<'a, P> {
+    pub to: FarPlace,
+    pub near: &'a P,
+    /// By what it will be known; that it is sealed is added when it is written.
+    pub print: Print,
+}
 
-    /// A copy was found to be wrong, while another is right.
-    fn distrust(&mut self, _extent: ExtentId, _server: ServerId) {}
+/// The pool, and who knows pages again that come from there.
+pub trait Far<P> {
+    /// The fingerprint of a page.
+    fn fingerprint(&self, page: &P) -> Hash;
+    /// That of zeros.
+    fn zero(&self) -> Hash;
 
-    /// Where an extent is, for messages.
-    fn describe(&self, extent: ExtentId) -> String {
-        extent.to_string()
-    }
+    /// Reads far pages into the first of `into`, all or none. Each is what its print says.
+    fn read(&mut self, from: &[Incoming], into: &mut [P], class: Class) -> Result<(), Fatal>;
+
+    /// Writes far pages, at most those of a chunk. They are at the server when this returns.
+    fn write(&mut self, pages: &mut [Outgoing<'_, P>], class: Class) -> Result<(), FarError>;
 
     /// Memory for more slots, now.
     fn extent(&mut self) -> Result<Extent, FarError>;
@@ -183,12 +228,6 @@ pub trait Far {
 
     /// An extent that is no longer needed.
     fn release(&mut self, extent: ExtentId);
-
-    /// Extents that have fewer copies than they should, those with a copy that goes elsewhere, and copies that
-    /// were made anew.
-    fn degraded(&self) -> (u64, u64, u64) {
-        (0, 0, 0)
-    }
 
     /// Looks at what has become of servers: an extent of which no copy is left, and why.
     fn attend(&mut self) -> Option<(ExtentId, String)> {

@@ -8,8 +8,8 @@
 use crate::sums::Sums;
 use muninn_net::Mapped;
 use muninn_policy::stripe::Pieces;
-use muninn_types::{GrantId, PAGE_SIZE, ServerId};
 pub use muninn_types::{Extent, ExtentId};
+use muninn_types::{GrantId, PAGE_SIZE, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

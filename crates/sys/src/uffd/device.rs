@@ -16,7 +16,7 @@ use super::event::{self, MESSAGE_SIZE};
 use super::ioctl::{Request, Unregister, WakeUp};
 use super::outcome::{cause_of, partial_of};
 use super::{
-    CopyMode, EventBuffer, FaultDevice, Features, MoveMode, Operations, PageRange, Partial,
+    Cause, CopyMode, EventBuffer, FaultDevice, Features, MoveMode, Operations, PageRange, Partial,
     RegisterMode, RequestError, Wake,
 };
 use crate::epoll::{Interest, wait_for};

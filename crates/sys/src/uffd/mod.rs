@@ -20,8 +20,8 @@ mod outcome;
 pub use device::Userfaultfd;
 pub use event::{EVENTS_MAX, Event, EventBuffer, Fault, FaultKind};
 pub use features::{Features, Operations};
-pub use open::{OpenError, Route, open_device, supported_features, use_device};
 pub use muninn_types::{Cause, PageRange, Partial};
+pub use open::{OpenError, Route, open_device, supported_features, use_device};
 pub use outcome::RequestError;
 
 use std::time::Duration;
