@@ -8,25 +8,23 @@
 //! event explains), faults before eviction, and eviction in steps of one chunk with a look for
 //! faults in between.
 
-use crate::below::Kernel;
 use crate::candidates::unclaimed;
-use crate::engine::{Engine, Fatal};
-use crate::evict::Evicted;
-use crate::fault::Served;
 use crate::fork;
-use crate::order::{Change, Order};
 use crate::process::Process;
-use crate::ranges::{Ranges, Recently};
 use crate::shared::Shared;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{self, Snapshot};
+use crate::vault::Vault;
 use crate::ward::Wards;
+use muninn_pager_core::{
+    Change, Engine, Evicted, Fatal, Kernel, Order, Ranges, Recently, Served, Touch,
+};
 use muninn_sys::clock;
 use muninn_sys::memory::program;
 use muninn_sys::pagemap::{Categories, PageScan, Query, Region};
 use muninn_sys::uffd::{
     EVENTS_MAX, Event, EventBuffer, Fault, FaultDevice, FaultKind, PageRange, Userfaultfd, Wake,
 };
-use muninn_types::{Nanos, PageNo};
+use muninn_types::{Nanos, PAGE_SIZE, PageNo};
 use muninn_volume::Volume;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,7 +51,7 @@ const NO_REGION: Region = Region {
 };
 
 pub struct Actor {
-    pub(crate) engine: Engine<Process, Volume>,
+    pub(crate) engine: Engine<Process, Vault<Volume>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) areas: Ranges,
     order: Order,
@@ -87,7 +85,7 @@ impl std::fmt::Debug for Actor {
 }
 
 impl Actor {
-    pub fn new(engine: Engine<Process, Volume>, shared: Arc<Shared>, wards: Wards) -> Actor {
+    pub fn new(engine: Engine<Process, Vault<Volume>>, shared: Arc<Shared>, wards: Wards) -> Actor {
         Actor {
             engine,
             wards,
@@ -110,7 +108,7 @@ impl Actor {
     /// Takes over what a parent had far, in its child. Nobody else answers for it any more, so what
     /// is here now is all that is here.
     pub fn inherit(&mut self, snapshot: &Snapshot) -> Result<(), String> {
-        self.engine.inherit(snapshot)?;
+        snapshot::inherit(&mut self.engine, snapshot)?;
         self.areas = snapshot.areas.clone();
         for area in snapshot.areas.iter() {
             self.note_present(area);
@@ -149,8 +147,26 @@ impl Actor {
             self.scattered = self.engine.compact_some()?;
         }
         self.shared.held.store(self.engine.held(), Relaxed);
-        self.engine.publish();
+        self.publish();
         Ok(())
+    }
+
+    /// Publishes what others look at.
+    fn publish(&self) {
+        let counters = self.engine.kernel.counters();
+        let gauges = self.engine.gauges();
+        let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+        counters.staged_pages.store(gauges.staged, Relaxed);
+        counters.slots_used.store(gauges.slots, Relaxed);
+        counters.grants.store(gauges.grants, Relaxed);
+        let census = self.engine.far.store.census();
+        counters.extents_degraded.store(census.degraded, Relaxed);
+        counters.extents_leaving.store(census.leaving, Relaxed);
+        counters.extents_repaired.store(census.repaired, Relaxed);
+        counters.far_bytes.store(bytes(gauges.far), Relaxed);
+        counters.far_pages_peak.fetch_max(gauges.far, Relaxed);
+        let target = bytes(gauges.allowed.min(1 << 40));
+        counters.target_bytes.store(target, Relaxed);
     }
 
     fn device(&self) -> &Userfaultfd {
@@ -321,13 +337,18 @@ impl Actor {
         let mut later = 0;
         let mut began = clock::now();
         for at in 0..faults.len() {
+            self.engine.set_now(began);
             let fault = faults[at];
             let before = self.engine.kernel.counters().answered();
             let served = match fault.kind {
                 FaultKind::WriteProtected => self.let_write(fault.page()),
                 _ if self.engine.kernel.refuse_frame(fault.page()) => Served::Done,
                 _ if self.shared.is_bell(PageRange::one(fault.page())) => self.answer_bell(),
-                _ => self.engine.serve(&fault)?,
+                _ => self.engine.serve(&Touch {
+                    page: fault.page(),
+                    write: fault.write,
+                    thread: fault.thread,
+                })?,
             };
             match served {
                 Served::Done => {
@@ -380,7 +401,7 @@ impl Actor {
             fork::set_near(false);
         } else if !fork::is_near() {
             self.engine.set_allowed(u64::MAX);
-            if self.engine.fetch_all()? {
+            if self.engine.fetch_all(|| fork::count_near(1))? {
                 fork::set_near(true);
             }
         }
@@ -410,7 +431,7 @@ impl Actor {
             }
         }
         self.shared.give_back_offers(offers);
-        let managed = self.areas.pages() * muninn_types::PAGE_SIZE as u64;
+        let managed = self.areas.pages() * PAGE_SIZE as u64;
         self.engine
             .kernel
             .counters()

@@ -3,7 +3,7 @@
 //! A run of pages is write-protected, then copied to frames, and then given back to the kernel.
 //! A thread that writes to one of them meanwhile waits for us, and finds it absent afterwards. Pages
 //! come in by a copy, too. Otherwise everything is as with moves, so the engine does not know the
-//! difference ([`Kernel::take_out`](crate::below::Kernel::take_out)).
+//! difference ([`Kernel::take_out`](muninn_pager_core::Kernel::take_out)).
 //!
 //! Reading and giving back is done by a thread of its own, the *carrier*: the kernel tells of memory
 //! that is given back with an event, and whoever gives it back waits until that is read. The pager
@@ -22,8 +22,8 @@
 //! Known limits: two to four times the cost of moves; memory with direct I/O cannot leave. Another process
 //! that writes to the program's memory by `process_vm_writev` is seen only while it waits for a page.
 
-use crate::below::Stillness;
 use crate::keeper::Keeper;
+use muninn_pager_core::Stillness;
 use muninn_sys::affinity::Thread;
 use muninn_sys::clock;
 use muninn_sys::memory::program;

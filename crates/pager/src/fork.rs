@@ -69,7 +69,7 @@ impl Letter {
     }
 
     /// As the contents of the mailbox.
-    pub(crate) fn to_page(self) -> crate::chunk::Page {
+    pub(crate) fn to_page(self) -> crate::vault::Page {
         let mut page = [0; PAGE_SIZE];
         page[..8].copy_from_slice(&self.mark.to_le_bytes());
         page[8..16].copy_from_slice(&self.token.to_le_bytes());

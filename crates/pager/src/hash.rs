@@ -3,25 +3,13 @@
 //! Invariant: the secret is random, of one family of processes, and never leaves it. Contents that were
 //! chosen to have one fingerprint (a program may be fed any bytes) have it for a known secret only.
 
-use crate::chunk::Page;
+use crate::vault::Page;
+use muninn_pager_core::Hash;
 use muninn_sys::rand;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
 /// Bytes of a secret: what the hash makes use of.
 pub const SECRET_LEN: usize = 192;
-
-/// The fingerprint of a page's contents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hash(u128);
-
-impl Hash {
-    pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_le_bytes()
-    }
-    pub fn from_bytes(bytes: [u8; 16]) -> Hash {
-        Hash(u128::from_le_bytes(bytes))
-    }
-}
 
 /// What takes fingerprints.
 #[derive(Clone)]

@@ -5,21 +5,21 @@
 //! way as it likes. After every step the invariants are counted out, and every read must see what was
 //! last written. With sealed pages the pool looks at what it is given, and lies when it is asked.
 
-use crate::below::{Far, FarError, Kernel, Transfer};
-use crate::chunk::{ChunkNo, Mask, Page, bit, places};
-use crate::engine::{Engine, Fatal, Settings};
-use crate::fault::Served;
-use muninn_job::Counters;
+use crate::hash::Hasher;
+use crate::vault::{Page, Store, Transfer, Vault};
+use muninn_pager_core::{
+    BATCH_MAX, ChunkNo, Count, Engine, Fatal, Kernel, Mask, Served, Settings, Touch as Wanted,
+    Wait, bit, places,
+};
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
-use muninn_sys::own::staying::Taking;
 use muninn_sys::uffd::fake::{Call, FakeFaultDevice, FakeSpace, Script, Touch};
 use muninn_sys::uffd::{
-    Cause, CopyMode, Event, EventBuffer, Fault, FaultDevice, FaultKind, Features, MoveMode,
-    PageRange, Partial, RegisterMode, Wake,
+    Cause, CopyMode, Event, EventBuffer, FaultDevice, Features, MoveMode, PageRange, Partial,
+    RegisterMode, Wake,
 };
-use muninn_types::{Class, PageNo, ServerId, SplitMix64};
-use muninn_volume::{Extent, ExtentId};
+use muninn_types::{Class, Extent, ExtentId, Nanos, PAGE_SIZE, PageNo, ServerId, SplitMix64};
+use muninn_volume::VolumeError;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -32,24 +32,24 @@ struct FakeKernel {
     space: FakeSpace,
     program: FakeFaultDevice,
     staging: FakeFaultDevice,
-    counters: Counters,
     /// Pages of the program that must not leave.
     staying: Mutex<HashSet<PageNo>>,
 }
 
 impl Kernel for FakeKernel {
-    type Device = FakeFaultDevice;
-    fn program(&self) -> &FakeFaultDevice {
-        &self.program
-    }
-    fn staying(&self, _: Option<&Taking>, chunk: ChunkNo) -> Mask {
+    type Page = Page;
+    type Taking = ();
+    type Waits<'a> = ();
+
+    fn begin_taking(&self) {}
+    fn staying(&self, (): &(), chunk: ChunkNo) -> Mask {
         let staying = self.staying.lock().unwrap();
         let stays = |place: &usize| staying.contains(&chunk.page(*place));
         (0..16)
             .filter(stays)
             .fold(0, |mask, place| mask | bit(place))
     }
-    unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+    fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
         let staying = self.staying.lock().unwrap();
         assert!(!from.iter().any(|page| staying.contains(&page)));
         let mode = MoveMode {
@@ -60,10 +60,32 @@ impl Kernel for FakeKernel {
         let moved = unsafe { self.staging.move_pages(to, from, mode) };
         self.count_untold(moved, to, from)
     }
-    unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+    fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
         // SAFETY: fake memory.
         let moved = unsafe { self.program.move_pages(to, from, MoveMode::default()) };
         self.count_untold(moved, to, from)
+    }
+    fn copy_in(&self, to: PageNo, from: &[Page]) -> Result<(), Partial> {
+        let range = PageRange::new(to, from.len() as u64);
+        let from = from.as_ptr().cast();
+        // SAFETY: there are as many pages as are filled.
+        unsafe { self.program.copy(range, from, CopyMode::default()) }
+    }
+    fn fill_new(&self, range: PageRange) -> Result<(), Partial> {
+        let zeros = vec![[0; PAGE_SIZE]; range.pages() as usize];
+        self.copy_in(range.first(), &zeros)
+    }
+    fn fill_zero(&self, range: PageRange) -> Result<(), Partial> {
+        self.program.zero(range, Wake::Now)
+    }
+    fn wake(&self, range: PageRange) {
+        let _ = self.program.wake(range);
+    }
+    fn frame(&self, frame: PageNo) -> &Page {
+        assert!(self.space.is_present(frame), "{frame:?} is absent");
+        let page: *const Page = std::ptr::with_exposed_provenance(frame.addr() as usize);
+        // SAFETY: fake memory is mapped as long as the space lives.
+        unsafe { &*page }
     }
     fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial> {
         let frame = PageRange::one(frame);
@@ -86,9 +108,8 @@ impl Kernel for FakeKernel {
         false
     }
     fn unshare(&self, _: PageRange) {}
-    fn counters(&self) -> &Counters {
-        &self.counters
-    }
+    fn count(&self, _: Count, _: u64) {}
+    fn waits(&self, _: Wait, _: Option<Nanos>) {}
 }
 
 /// A pool in memory, with little room.
@@ -151,8 +172,8 @@ impl FakeFar {
     }
 }
 
-impl Far for FakeFar {
-    unsafe fn read(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
+impl Store for FakeFar {
+    unsafe fn read(&mut self, transfers: &[Transfer], _: Class) -> Result<(), VolumeError> {
         for transfer in transfers {
             // SAFETY: the engine's promise.
             unsafe { *transfer.near = self.answer(transfer) };
@@ -164,7 +185,7 @@ impl Far for FakeFar {
         transfer: &Transfer,
         _: Class,
         n: usize,
-    ) -> Option<Result<ServerId, FarError>> {
+    ) -> Option<Result<ServerId, VolumeError>> {
         let page = match n {
             0 => self.answer(transfer),
             1 if self.mirrored => self.truth(transfer),
@@ -178,7 +199,7 @@ impl Far for FakeFar {
         assert_eq!(server, ServerId(0), "the one that told the truth");
         self.distrusted += 1;
     }
-    unsafe fn write(&mut self, transfers: &[Transfer], _: Class) -> Result<(), FarError> {
+    unsafe fn write(&mut self, transfers: &[Transfer], _: Class) -> Result<(), VolumeError> {
         for transfer in transfers {
             let key = (transfer.extent, transfer.place);
             // SAFETY: the engine's promise.
@@ -191,9 +212,9 @@ impl Far for FakeFar {
         }
         Ok(())
     }
-    fn extent(&mut self) -> Result<Extent, FarError> {
+    fn extent(&mut self) -> Result<Extent, VolumeError> {
         if self.granted - self.released == self.grants_max {
-            return Err(FarError::Full("full".to_string()));
+            return Err(VolumeError::Full("full".to_string()));
         }
         self.granted += 1;
         Ok(Extent {
@@ -211,7 +232,7 @@ impl Far for FakeFar {
 }
 
 struct World {
-    engine: Engine<FakeKernel, FakeFar>,
+    engine: Engine<FakeKernel, Vault<FakeFar>>,
     space: FakeSpace,
     /// What each page must hold; `None` where nothing is mapped.
     model: Vec<Option<u64>>,
@@ -234,7 +255,6 @@ impl World {
             space: space.clone(),
             program,
             staging,
-            counters: Counters::default(),
             staying: Mutex::default(),
         };
         let far = FakeFar {
@@ -245,12 +265,14 @@ impl World {
         let settings = Settings {
             evict,
             prefetch,
-            max_far: None,
-            hasher: crate::hash::Hasher::random(),
-            seal,
+            // So few that pages are moved together.
+            spare_slots: 4,
+            ..Settings::default()
         };
+        let vault = Vault::new(far, Hasher::random(), seal);
+        let scratch = vec![[0; PAGE_SIZE]; BATCH_MAX].into_boxed_slice();
         World {
-            engine: Engine::new(kernel, far, frames, &settings),
+            engine: Engine::new(kernel, vault, frames, scratch, &settings),
             space,
             model: vec![Some(0); PAGES as usize],
             next_value: 0,
@@ -272,7 +294,14 @@ impl World {
                     Event::Fork(_) => unreachable!("nobody forks here"),
                 }
             }
-            faults.retain(|fault| self.engine.serve(fault).unwrap() == Served::Later);
+            faults.retain(|fault| {
+                let wanted = Wanted {
+                    page: fault.page(),
+                    write: fault.write,
+                    thread: fault.thread,
+                };
+                self.engine.serve(&wanted).unwrap() == Served::Later
+            });
             if faults.is_empty() && self.engine.kernel.program.pending() == 0 {
                 return;
             }
@@ -308,7 +337,7 @@ impl World {
     fn count_out(&self) {
         let engine = &self.engine;
         let (mut resident, mut staged, mut far) = (0, 0, 0);
-        for chunk in engine.table.chunks() {
+        for chunk in engine.chunks() {
             assert!(!chunk.is_empty());
             assert_eq!(chunk.resident & chunk.staged, 0, "{chunk:?}");
             assert_eq!(chunk.staged & !chunk.far, 0, "{chunk:?}");
@@ -329,12 +358,12 @@ impl World {
                 );
             }
         }
-        assert_eq!(engine.resident, u64::from(resident));
-        assert_eq!(engine.staged, u64::from(staged));
-        assert_eq!(engine.slots.live_slots(), u64::from(far));
+        assert_eq!(engine.resident(), u64::from(resident));
+        assert_eq!(engine.gauges().staged, u64::from(staged));
+        assert_eq!(engine.gauges().slots, u64::from(far));
         let frames = PageRange::new(self.space.page(PAGES), FRAMES);
         let used = frames.iter().filter(|page| self.space.is_present(*page));
-        assert_eq!(used.count() as u64, engine.held() - engine.resident);
+        assert_eq!(used.count() as u64, engine.held() - engine.resident());
     }
 }
 
@@ -442,12 +471,12 @@ fn run(world: &mut World, steps: &[Step]) {
                     false => staying.remove(&page),
                 };
             }
-            Step::Quiesce => world.engine.slots.freeze(),
+            Step::Quiesce => world.engine.freeze(),
             Step::Compact => {
                 world.engine.compact_some().unwrap();
             }
-            Step::Ward(true) => world.engine.slots.pin(),
-            Step::Ward(false) => world.engine.slots.pin_only(std::iter::empty()),
+            Step::Ward(true) => world.engine.pin(),
+            Step::Ward(false) => world.engine.pin_only(std::iter::empty()),
             Step::Manner(hurry) => {
                 world.engine.set_hurry(hurry);
             }
@@ -512,11 +541,11 @@ proptest! {
         steps in steps(),
     ) {
         let mut world = World::new(EvictPolicy::default(), prefetch, 100, true);
-        world.engine.far.mirrored = true;
-        world.engine.far.lies = Some((SplitMix64::new(seed), one_in));
+        world.engine.far.store.mirrored = true;
+        world.engine.far.store.lies = Some((SplitMix64::new(seed), one_in));
         world.engine.set_allowed(allowed);
         run(&mut world, &steps);
-        prop_assert!(one_in > 1 || world.engine.far.told == 2 * world.engine.far.distrusted);
+        prop_assert!(one_in > 1 || world.engine.far.store.told == 2 * world.engine.far.store.distrusted);
     }
 
     #[test]
@@ -529,16 +558,16 @@ proptest! {
         let mut world = World::new(EvictPolicy::default(), prefetch, 100, true);
         world.engine.set_allowed(allowed);
         run(&mut world, &steps);
-        world.engine.far.lies = Some((SplitMix64::new(seed), 1));
+        world.engine.far.store.lies = Some((SplitMix64::new(seed), 1));
         // The page that is touched comes alone.
         world.engine.set_hurry(false);
-        let remote: Vec<PageNo> = world.engine.table.chunks()
+        let remote: Vec<PageNo> = world.engine.chunks()
             .flat_map(|chunk| places(chunk.remote()).map(|place| chunk.number.page(place)))
             .collect();
         for page in remote {
-            let fault = Fault { address: page.addr(), thread: 1, write: false, kind: FaultKind::Missing };
+            let wanted = Wanted { page, thread: 1, write: false };
             // What stands in its way (the kernel refuses to evict) is another thing.
-            match world.engine.serve(&fault) {
+            match world.engine.serve(&wanted) {
                 Err(Fatal::Changed(at, _)) => prop_assert_eq!(at, page.addr()),
                 Ok(Served::Later) => {}
                 other => prop_assert!(false, "{:?}", other),

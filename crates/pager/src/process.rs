@@ -8,11 +8,15 @@
 //! until we have heard it. They are moved to a *bin* that nobody listens to, and given back from there
 //! when it is full.
 
-use crate::below::{CHUNKS_AT_ONCE_MAX, Kernel, Stillness};
-use crate::chunk::{CHUNK_PAGES, Page};
 use crate::copying::{Carrier, Copying};
 use crate::keeper::Keeper;
+use crate::vault::Page;
 use muninn_job::{Counters, Place, Waiting, Waits};
+use muninn_pager_core::staging::FRAMES;
+use muninn_pager_core::{
+    BATCH_MAX, CHUNKS_AT_ONCE_MAX, ChunkNo, Count, Kernel, Mask, Stillness, Wait,
+};
+use muninn_sys::clock;
 use muninn_sys::memory::{Mapping, MemoryError, program};
 use muninn_sys::own::{self, staying::Taking};
 use muninn_sys::pagemap::{Pagemap, PagemapEntry};
@@ -22,12 +26,17 @@ use muninn_sys::uffd::{
 };
 use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// Frames of the staging area: address space, not memory.
-const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
 /// Pages of the bin, which may all be memory.
 const BIN_PAGES: u64 = 128;
+
+/// How often a full pool is asked again.
+const FULL_PAUSE: Duration = Duration::from_millis(5);
+/// Zeros that take no memory until somebody reads them, and then one page.
+static ZEROS: [Page; BATCH_MAX] = [[0; PAGE_SIZE]; BATCH_MAX];
 
 /// Features that the program's device cannot do without.
 pub const REQUIRED: Features =
@@ -194,7 +203,11 @@ pub fn can_move() -> Result<bool, OpenError> {
 }
 
 impl Process {
-    pub fn new(
+    /// # Safety
+    ///
+    /// Only an engine may use it as its [`Kernel`]: one that takes a frame for what it was moved there for,
+    /// and moves or gives back none while it looks at it.
+    pub unsafe fn new(
         program: Userfaultfd,
         means: Means,
         chores: Arc<Chores>,
@@ -337,20 +350,36 @@ impl Process {
     }
 }
 
-impl Kernel for Process {
-    type Device = Userfaultfd;
-
-    fn program(&self) -> &Userfaultfd {
+impl Process {
+    /// The device that the program's memory is registered with.
+    pub fn program(&self) -> &Userfaultfd {
         &self.program
     }
+    pub fn counters(&self) -> &Counters {
+        self.place.counters()
+    }
+    fn assert_frames(&self, range: PageRange) {
+        let frames = self.frames();
+        assert!(frames.first() <= range.first() && range.end() <= frames.end());
+    }
+}
+
+impl Kernel for Process {
+    type Page = Page;
+    type Taking = Taking;
+    type Waits<'a> = Waits<'a>;
+
     fn chunks_at_once(&self) -> usize {
         match self.copying {
             Some(_) => CHUNKS_AT_ONCE_MAX,
             None => 1,
         }
     }
-    fn begin_taking(&self) -> Option<Taking> {
-        Some(Taking::begin())
+    fn begin_taking(&self) -> Taking {
+        Taking::begin()
+    }
+    fn staying(&self, taking: &Taking, chunk: ChunkNo) -> Mask {
+        taking.staying(chunk.page(0))
     }
     fn may_fill_untouched(&self) -> bool {
         !own::has_guards()
@@ -373,7 +402,8 @@ impl Kernel for Process {
             copying.let_go(&self.program);
         }
     }
-    unsafe fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+    fn take_out(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        self.assert_frames(PageRange::new(to, from.pages()));
         if let Some(copying) = &self.copying {
             return copying.take_out(&self.program, from, to, |range| self.present(range));
         }
@@ -389,27 +419,52 @@ impl Kernel for Process {
             wake: Wake::Later,
             allow_holes: false,
         };
-        // SAFETY: as the caller says.
+        // SAFETY: the pages are the program's, which asks us for them when it touches them again.
         let moved = unsafe { self.program.move_pages(to, from, mode) };
         self.count_untold(moved, to, from)
     }
-    unsafe fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+    fn put_in(&self, to: PageNo, from: PageRange) -> Result<(), Partial> {
+        self.assert_frames(from);
         if let Some(copying) = &self.copying {
             return copying.put_in(&self.program, to, from);
         }
-        // SAFETY: as the caller says.
+        // SAFETY: frames are ours, and the engine looks at none that it has put in.
         let moved = unsafe { self.program.move_pages(to, from, MoveMode::default()) };
         self.count_untold(moved, to, from)
     }
+    fn copy_in(&self, to: PageNo, from: &[Page]) -> Result<(), Partial> {
+        let range = PageRange::new(to, from.len() as u64);
+        let from = from.as_ptr().cast();
+        // SAFETY: there are as many pages as are filled.
+        unsafe { self.program.copy(range, from, CopyMode::default()) }
+    }
+    fn fill_new(&self, range: PageRange) -> Result<(), Partial> {
+        self.copy_in(range.first(), &ZEROS[..range.pages() as usize])
+    }
+    fn fill_zero(&self, range: PageRange) -> Result<(), Partial> {
+        self.program.zero(range, Wake::Now)
+    }
+    fn wake(&self, range: PageRange) {
+        let _ = self.program.wake(range);
+    }
     fn fill_frame(&self, frame: PageNo, page: &Page) -> Result<(), Partial> {
         if self.copying.is_some() {
+            self.assert_frames(PageRange::one(frame));
+            let to: *mut Page = std::ptr::with_exposed_provenance_mut(frame.addr() as usize);
             // SAFETY: frames are ours, and this one is not in use.
-            *unsafe { self.frame(frame) } = *page;
+            unsafe { *to = *page };
             return Ok(());
         }
         let range = PageRange::one(frame);
+        self.assert_frames(range);
         // SAFETY: a page is readable.
         unsafe { self.program.copy(range, page.as_ptr(), CopyMode::default()) }
+    }
+    fn frame(&self, frame: PageNo) -> &Page {
+        self.assert_frames(PageRange::one(frame));
+        let page: *const Page = std::ptr::with_exposed_provenance(frame.addr() as usize);
+        // SAFETY: present, and left alone meanwhile: only the engine may use this. Pages are aligned.
+        unsafe { &*page }
     }
     fn is_changing(&self) -> bool {
         self.has_unfollowed_change() || self.program.is_changing()
@@ -418,6 +473,7 @@ impl Kernel for Process {
         self.copying.as_ref().is_some_and(Copying::is_changing)
     }
     fn discard(&self, frames: PageRange) {
+        self.assert_frames(frames);
         if self.copying.is_some() {
             // SAFETY: frames are ours, and the engine gives back only what it does not need.
             let _ = unsafe { program::discard(frames) };
@@ -449,10 +505,41 @@ impl Kernel for Process {
             self.chores.ask(range);
         }
     }
-    fn counters(&self) -> &Counters {
-        self.place.counters()
+    fn count(&self, what: Count, n: u64) {
+        let counters = self.counters();
+        let counter = match what {
+            Count::FaultsZero => &counters.faults_zero,
+            Count::FaultsStaged => &counters.faults_staged,
+            Count::FaultsRemote => &counters.faults_remote,
+            Count::FaultsBuffered => &counters.faults_buffered,
+            Count::FaultsWoken => &counters.faults_woken,
+            Count::Prefetched => &counters.prefetched,
+            Count::PrefetchWasted => &counters.prefetch_wasted,
+            Count::Evicted => &counters.evicted,
+            Count::EvictedZero => &counters.evicted_zero,
+            Count::EvictedClean => &counters.evicted_clean,
+            Count::EvictedWritten => &counters.evicted_written,
+            Count::BytesIn => &counters.bytes_in,
+            Count::BytesOut => &counters.bytes_out,
+            Count::DirectReclaims => &counters.direct_reclaims,
+            Count::Unmaps => &counters.unmaps,
+            Count::Removes => &counters.removes,
+            Count::Remaps => &counters.remaps,
+            Count::BusyPages => &counters.busy_pages,
+            Count::HashChecks => &counters.hash_checks,
+        };
+        counter.fetch_add(n, Relaxed);
     }
-    fn waits(&self, reason: Waiting, since: Nanos) -> Option<Waits<'_>> {
-        Some(self.place.waits_since(reason, since))
+    fn waits(&self, why: Wait, since: Option<Nanos>) -> Waits<'_> {
+        let why = match why {
+            Wait::Server => Waiting::Server,
+            Wait::Grant => Waiting::Grant,
+            Wait::PoolFull => Waiting::PoolFull,
+        };
+        let since = since.unwrap_or_else(clock::coarse);
+        self.place.waits_since(why, since)
+    }
+    fn pause(&self) {
+        std::thread::sleep(FULL_PAUSE);
     }
 }

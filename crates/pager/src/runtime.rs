@@ -7,9 +7,7 @@
 //! for a moment. What keeps it from doing so leaves it a ward.
 
 use crate::actor::Actor;
-use crate::below::Kernel;
 use crate::copying::Carrier;
-use crate::engine::{Engine, Settings};
 use crate::fork::{self, Letter, State};
 use crate::hash::Hasher;
 use crate::process::{self, Means, Process};
@@ -17,9 +15,11 @@ use crate::seal::wipe;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::steward::{Steward, Verdict};
+use crate::vault::Vault;
 use crate::ward::{DONE, HERITAGE, Wards};
 use muninn_job::{Config, Job, Place, PoolServer, Visit};
 use muninn_net::{HolderAddress, Keeping, Key, Lock, SessionOptions};
+use muninn_pager_core::{BATCH_MAX, Engine, Settings};
 use muninn_sys::affinity::{self, Thread};
 use muninn_sys::memory::{Memfd, program::Reader};
 use muninn_sys::own::{self, Fate, Priority, Program};
@@ -242,9 +242,9 @@ impl Runtime {
             evict: self.config.evict,
             prefetch: self.config.prefetch,
             max_far: self.config.max_far,
-            hasher: Hasher::random(),
-            seal: self.config.seal,
+            ..Settings::default()
         };
+        let seal = self.config.seal;
         let carrier = match self.config.no_move || !process::can_move().map_err(text)? {
             true => Some(Arc::new(Carrier::default())),
             false => None,
@@ -266,7 +266,7 @@ impl Runtime {
                     place,
                     carrier,
                 };
-                begin(&door, letter, volume, means, for_pager, &settings)
+                begin(&door, letter, volume, means, for_pager, &settings, seal)
             });
             // Who may not raise a priority may not go back from behind others either.
             if own::set_priority(Thread::Current, Priority::Raised) {
@@ -371,6 +371,7 @@ fn begin(
     means: Means,
     shared: Arc<Shared>,
     settings: &Settings,
+    seal: bool,
 ) -> Result<Actor, String> {
     let inheritance = match letter {
         Some(letter) => match take_over(letter, &mut volume) {
@@ -393,15 +394,14 @@ fn begin(
     device.set_blocking(true).map_err(text)?;
     // Before memory of ours is made that would be locked, too.
     crate::steward::unlock_much(means.place.share());
-    let process = Process::new(
-        device,
-        means,
-        Arc::clone(&shared.chores),
-        Arc::clone(&shared.keeper),
-    )
-    .map_err(text)?;
+    let chores = Arc::clone(&shared.chores);
+    let keeper = Arc::clone(&shared.keeper);
+    // SAFETY: an engine has it from here on, and nobody else.
+    let process = unsafe { Process::new(device, means, chores, keeper) }.map_err(text)?;
     let frames = process.frames();
-    let engine = Engine::new(process, volume, frames, settings);
+    let vault = Vault::new(volume, Hasher::random(), seal);
+    let scratch = vec![[0; muninn_types::PAGE_SIZE]; BATCH_MAX].into_boxed_slice();
+    let engine = Engine::new(process, vault, frames, scratch, settings);
     let mut actor = Actor::new(engine, shared, Wards::new());
     if let Some((snapshot, _)) = &inherited {
         actor.inherit(snapshot)?;

@@ -15,8 +15,10 @@
 //! the limit of locked memory allows, and are overwritten when their engine is dropped; while they are made or
 //! handed to a child there are copies on a stack and in a memory file.
 
-use crate::chunk::{CHUNK_PAGES, Page};
-use crate::hash::{Hash, Hasher};
+use crate::hash::Hasher;
+use crate::vault::Page;
+use muninn_pager_core::{CHUNK_PAGES, TAG_LEN};
+pub use muninn_pager_core::{KeyNo, Print, Seal};
 use muninn_sys::memory::program;
 use muninn_sys::rand;
 use muninn_sys::uffd::PageRange;
@@ -25,58 +27,13 @@ use ring::aead::{AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, No
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-pub const TAG_LEN: usize = 16;
 pub const SECRET_LEN: usize = 32;
 
-/// A key among those that an engine knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyNo(pub u16);
-
-/// How a page was sealed. Never leaves the family of processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seal {
-    key: KeyNo,
-    /// Of all that were sealed with the key: the version of the page.
-    count: u64,
-    tag: [u8; TAG_LEN],
-}
-
-impl Seal {
-    pub const BYTES: usize = 2 + 8 + TAG_LEN;
-
-    pub fn key(&self) -> KeyNo {
-        self.key
-    }
-
-    pub fn to_bytes(self) -> [u8; Seal::BYTES] {
-        let mut bytes = [0; Seal::BYTES];
-        bytes[..2].copy_from_slice(&self.key.0.to_le_bytes());
-        bytes[2..10].copy_from_slice(&self.count.to_le_bytes());
-        bytes[10..].copy_from_slice(&self.tag);
-        bytes
-    }
-
-    pub fn from_bytes(bytes: &[u8]) -> Option<Seal> {
-        Some(Seal {
-            key: KeyNo(u16::from_le_bytes(bytes.get(..2)?.try_into().ok()?)),
-            count: u64::from_le_bytes(bytes.get(2..10)?.try_into().ok()?),
-            tag: bytes.get(10..)?.try_into().ok()?,
-        })
-    }
-
-    fn nonce(&self) -> Nonce {
-        let mut nonce = [0; 12];
-        nonce[4..].copy_from_slice(&self.count.to_le_bytes());
-        Nonce::assume_unique_for_key(nonce)
-    }
-}
-
-/// By what a far copy is known again when it comes back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Print {
-    pub hash: Hash,
-    /// Of a page that was sealed.
-    pub seal: Option<Seal>,
+/// Invariant: see above; a count is a version of a page, and never used twice with a key.
+fn nonce(seal: &Seal) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&seal.count.to_le_bytes());
+    Nonce::assume_unique_for_key(nonce)
 }
 
 /// The bytes of a key, on their way to a child.
@@ -243,7 +200,7 @@ impl Sealer {
         let key = self.keys[usize::from(self.own.0)].as_ref();
         let cipher = key.expect("it has a key of its own").cipher();
         let tag = cipher
-            .seal_in_place_separate_tag(seal.nonce(), Aad::empty(), out)
+            .seal_in_place_separate_tag(nonce(&seal), Aad::empty(), out)
             .expect("a page is not too long");
         seal.tag.copy_from_slice(tag.as_ref());
         (out, seal)
@@ -255,7 +212,7 @@ impl Sealer {
         let Some(key) = self.key(seal.key) else {
             return false;
         };
-        let (nonce, tag) = (seal.nonce(), seal.tag.into());
+        let (nonce, tag) = (nonce(seal), seal.tag.into());
         let opened =
             key.cipher()
                 .open_in_place_separate_tag(nonce, Aad::empty(), tag, &mut page[..], 0..);

@@ -2,22 +2,18 @@
 //!
 //! Made by the pager when the kernel tells of the fork, at which time nothing has changed since the
 //! child's memory was made: pages cannot be filled while a fork is under way, and none are moved out
-//! (see [`evict`](crate::evict)). Until the child's own pager is up, the parent's answers the child's
+//! (see [`evict`](muninn_pager_core::evict)). Until the child's own pager is up, the parent's answers the child's
 //! faults from here, and follows what the child does to its address space. Then all of it goes to
 //! the child, as bytes.
 //!
 //! Far copies are shared, not copied: the extents are frozen, so both may read and nobody writes.
 
-use crate::below::{Far, Kernel};
-use crate::chunk::{bit, place_of, places};
-use crate::engine::Engine;
-use crate::hash::{Hash, Hasher, SECRET_LEN};
-use crate::ranges::Ranges;
-use crate::seal::{self, KeyNo, Print, Seal, Sealer, Secret};
-use crate::slots::SlotNo;
-use muninn_sys::uffd::PageRange;
-use muninn_types::PageNo;
-use muninn_volume::{Extent, ExtentId, Heritage};
+use crate::hash::{Hasher, SECRET_LEN};
+use crate::seal::{self, KeyNo, Print, Seal, Secret};
+use crate::vault::{Page, Store, Vault};
+use muninn_pager_core::{Engine, Hash, Kernel, Ranges, SlotNo, places};
+use muninn_types::{Extent, ExtentId, PageNo, PageRange};
+use muninn_volume::Heritage;
 use std::collections::BTreeSet;
 
 /// A far page of the child.
@@ -55,10 +51,13 @@ const AREA_BYTES: usize = 16;
 const EXTENT_BYTES: usize = 4 + 4 + 4;
 
 impl Snapshot {
-    pub fn of<K: Kernel, F: Far>(engine: &Engine<K, F>, areas: &Ranges) -> Snapshot {
-        let mut pages = Vec::with_capacity(engine.slots.live_slots() as usize);
+    pub fn of<K: Kernel<Page = Page>, S: Store>(
+        engine: &Engine<K, Vault<S>>,
+        areas: &Ranges,
+    ) -> Snapshot {
+        let mut pages = Vec::with_capacity(engine.gauges().slots as usize);
         let mut seals = Vec::new();
-        for chunk in engine.table.chunks() {
+        for chunk in engine.chunks() {
             // Resident pages are in the child by themselves; of one that is on its way out the
             // child has the far copy.
             pages.extend(places(chunk.far & !chunk.resident).filter_map(|place| {
@@ -75,12 +74,12 @@ impl Snapshot {
             }));
         }
         Snapshot {
-            secret: *engine.hasher.secret(),
+            secret: *engine.far.hasher().secret(),
             pages,
             seals,
             keys: Vec::new(),
             areas: areas.clone(),
-            extents: engine.slots.numbered().collect(),
+            extents: engine.grants().collect(),
             heritage: Heritage::default(),
         }
     }
@@ -112,7 +111,7 @@ impl Snapshot {
     /// The keys that pages were sealed with.
     pub fn keys_needed(&self) -> BTreeSet<KeyNo> {
         let seals = self.pages.iter().filter_map(|far| self.print(far).seal);
-        seals.map(|seal| seal.key()).collect()
+        seals.map(|seal| seal.key).collect()
     }
 
     pub fn extent_of(&self, slot: SlotNo) -> Option<ExtentId> {
@@ -273,31 +272,23 @@ impl Snapshot {
     }
 }
 
-impl<K: Kernel, F: Far> Engine<K, F> {
-    /// Begins with what the parent had far. Pages that are here already are noted afterwards.
-    pub fn inherit(&mut self, snapshot: &Snapshot) -> Result<(), String> {
-        if self.sealer.is_some() {
-            let sealer = Sealer::new(&snapshot.keys);
-            self.sealer = Some(sealer.ok_or("its memory was sealed with too many keys")?);
-        }
-        self.hasher = Hasher::new(snapshot.secret);
-        for (number, extent) in &snapshot.extents {
-            self.slots.inherit(*number, *extent);
-        }
-        for far in &snapshot.pages {
-            let index = self.chunk_of(far.page);
-            let chunk = self.table.get_mut(index);
-            debug_assert_eq!(chunk.far & bit(place_of(far.page)), 0);
-            chunk.set_far(place_of(far.page), far.slot, snapshot.print(far));
-            self.slots.inherit_slot(far.slot, far.page);
-        }
-        Ok(())
-    }
+/// Begins with what the parent had far. Pages that are here already are noted afterwards.
+pub fn inherit<K: Kernel<Page = Page>, S: Store>(
+    engine: &mut Engine<K, Vault<S>>,
+    snapshot: &Snapshot,
+) -> Result<(), String> {
+    let hasher = Hasher::new(snapshot.secret);
+    engine.far.inherit(hasher, &snapshot.keys)?;
+    let pages = snapshot.pages.iter();
+    let pages = pages.map(|far| (far.page, far.slot, snapshot.print(far)));
+    engine.inherit(snapshot.extents.iter().copied(), pages);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::Sealer;
     use muninn_types::{GrantId, ServerId};
 
     #[test]
@@ -328,7 +319,7 @@ mod tests {
         let mut snapshot = Snapshot {
             secret: [3; SECRET_LEN],
             pages: (0..100).map(|i| far(1000 + 2 * i, i as u32)).collect(),
-            keys: sealer.secrets(seals.first().map(Seal::key)),
+            keys: sealer.secrets(seals.first().map(|seal| seal.key)),
             seals,
             areas: Ranges::default(),
             extents: vec![(0, extent)],

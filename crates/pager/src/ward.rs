@@ -18,12 +18,11 @@
 //! Invariant: while there are wards, no far copy from before is written to or given back.
 
 use crate::actor::Actor;
-use crate::below::{Far, Kernel, Transfer};
-use crate::chunk::Page;
-use crate::engine::Fatal;
 use crate::fork::{Letter, NAME_LEN};
 use crate::seal::wipe;
 use crate::snapshot::Snapshot;
+use crate::vault::Page;
+use muninn_pager_core::{Far, FarPlace, Fatal, Incoming};
 use muninn_sys::clock;
 use muninn_sys::epoll::wait_any;
 use muninn_sys::memory::Memfd;
@@ -159,7 +158,7 @@ impl Actor {
                 return;
             }
         }
-        self.engine.slots.pin();
+        self.engine.pin();
         self.shared.want_small_grants(true);
         self.shared.set_wards(self.wards.len() + 1);
         self.wards.wards.push(Ward {
@@ -199,12 +198,12 @@ impl Actor {
         self.wards.handing_over = handing_over;
         if fewer {
             let pages = wards.iter().flat_map(|ward| &ward.snapshot.pages);
-            self.engine.slots.pin_only(pages.map(|far| far.slot));
+            self.engine.pin_only(pages.map(|far| far.slot));
             self.scattered = true;
         }
         if wards.is_empty() {
             self.shared.want_small_grants(false);
-            self.engine.compaction_grants = 0;
+            self.engine.forget_compaction();
             self.wards.visitors.clear();
         }
         self.wards.wards = wards;
@@ -344,21 +343,15 @@ impl Actor {
             *near = Letter::new(ward.token, self.wards.name).to_page();
         } else if let Some(far) = ward.snapshot.find(page) {
             let extent = ward.snapshot.extent_of(far.slot);
-            let transfer = Transfer {
+            let from = FarPlace {
                 extent: extent.ok_or("its extent is gone")?,
                 place: far.slot.place(),
-                near: &raw mut *near,
             };
-            // SAFETY: the page was just made.
-            let read = unsafe { self.engine.far.read(&[transfer], Class::Demand) };
-            read.map_err(|error| error.to_string())?;
             let print = ward.snapshot.print(&far);
-            if !self.engine.opens(&mut near, &print) {
-                let again =
-                    self.engine
-                        .read_other_copy(&transfer, &print, page.addr(), Class::Demand);
-                again.map_err(|fatal| fatal.to_string())?;
-            }
+            let near = std::slice::from_mut(&mut *near);
+            let one = Incoming { page, from, print };
+            let read = self.engine.far.read(&[one], near, Class::Demand);
+            read.map_err(|fatal| fatal.to_string())?;
         }
         // While the child changes its address space nothing can be filled; it will touch the page
         // again when woken.
@@ -378,14 +371,11 @@ impl Actor {
         }
         // Also when what follows fails: then nobody is, and it goes on.
         self.wards.handing_over = true;
-        while let Some(extent) = self.engine.far.granted() {
-            self.engine.slots.add(extent);
-        }
-        self.engine.slots.freeze();
+        self.engine.freeze();
         let mut snapshot = ward.snapshot.clone();
-        snapshot.heritage = self.engine.far.share().map_err(|e| e.to_string())?;
+        snapshot.heritage = self.engine.far.store.share().map_err(|e| e.to_string())?;
         ward.tickets.clone_from(&snapshot.heritage.tickets);
-        if let Some(sealer) = &self.engine.sealer {
+        if let Some(sealer) = self.engine.far.sealer() {
             snapshot.keys = sealer.secrets(snapshot.keys_needed());
         }
         let mut bytes = snapshot.to_bytes();

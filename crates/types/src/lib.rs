@@ -7,16 +7,22 @@
 
 mod class;
 mod duration;
+mod extent;
 mod ids;
+mod page_range;
+mod partial;
 mod rng;
 mod size;
 mod time;
 
 pub use class::{Class, ClassError, LaneKind};
 pub use duration::{ParseDurationError, format_duration, parse_duration};
+pub use extent::{Extent, ExtentId};
 pub use ids::{
     ConnId, GrantId, LaneId, PageNo, SegmentId, ServerId, ServiceId, SessionId, Slot, Tag,
 };
+pub use page_range::PageRange;
+pub use partial::{Cause, Partial};
 pub use rng::SplitMix64;
 pub use size::{Bytes, LocalSize, PAGE_SHIFT, PAGE_SIZE, ParseSizeError, Percent};
 pub use time::Nanos;

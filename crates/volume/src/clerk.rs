@@ -16,7 +16,7 @@ use crate::{VolumeError, lock};
 use muninn_net::{Answer, Beat, Control, NetError, Pool, Transport};
 use muninn_policy::layout::{Layout, candidates};
 use muninn_policy::placement::Placement;
-use muninn_types::{Bytes, GrantId, Nanos, PAGE_SIZE, ServerId};
+use muninn_types::{Bytes, Extent, GrantId, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::{ErrorCode, MAX_GRANTS};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Pages of an extent, at most: 16 MiB.
-pub const EXTENT_PAGES: u32 = 4096;
+pub const EXTENT_PAGES: u32 = Extent::PAGES_MAX;
 const EXTENT_PAGES_MIN: u32 = 16;
 /// How long a server may take to give memory: where it is the only one, and where others can be asked.
 const ONLY_DEADLINE: Duration = Duration::from_secs(10);

@@ -8,9 +8,9 @@
 use crate::sums::Sums;
 use muninn_net::Mapped;
 use muninn_policy::stripe::Pieces;
+pub use muninn_types::{Extent, ExtentId};
 use muninn_types::{GrantId, PAGE_SIZE, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -22,23 +22,6 @@ pub(crate) const WORDS: usize = EXTENT_PAGES as usize / 64;
 
 /// A mark for each page of an extent, or for each row with parity.
 pub type Marks = [u64; WORDS];
-
-/// Names an extent of a volume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ExtentId(pub u32);
-
-impl fmt::Display for ExtentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "extent {}", self.0)
-    }
-}
-
-/// An extent as its user knows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Extent {
-    pub id: ExtentId,
-    pub pages: u32,
-}
 
 /// A grant of one session at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,23 +1,29 @@
 //! Which pages to keep and which to fetch ahead: every pair of policies on the same traces.
 //!
-//! The policies are the live pager's own ([`muninn_policy::evict`], [`muninn_policy::prefetch`]); only
-//! the mechanism around them is a model ([`pager`]). Each cell of the grid (trace, local ratio,
+//! The policies are the live pager's own ([`muninn_policy::evict`], [`muninn_policy::prefetch`]), and so is
+//! the engine that asks them ([`replay`]); only the kernel and the pool below it are models ([`near`],
+//! [`away`]). Each cell of the grid (trace, local ratio,
 //! eviction policy, prefetch policy) is independent and deterministic from the seed, so cells run on
 //! all cores and the result does not depend on how many there are.
 
+pub mod away;
 pub mod charts;
 pub mod cost;
 pub mod exact_lru;
+pub mod near;
 pub mod optimum;
-pub mod pager;
+pub mod replay;
 pub mod summary;
 pub mod trace;
 pub mod trace_file;
 
+use muninn_pager_core::{CHUNK_PAGES, Count, Fatal, Settings};
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::prefetch::PrefetchPolicy;
+use muninn_policy::staging::Staging;
 use muninn_types::Percent;
-use pager::{Division, Pager, StagedHits};
+use near::StagedHits;
+use replay::Replay;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -46,8 +52,8 @@ pub struct Config {
     pub local: Vec<Percent>,
     pub evict: Vec<EvictPolicy>,
     pub prefetch: Vec<PrefetchPolicy>,
-    /// Share of local memory that is the staging area.
-    pub staging: Percent,
+    /// How much of local memory is for pages on their way out, if not what the live pager has.
+    pub staging: Option<Percent>,
     pub seed: u64,
 }
 
@@ -61,14 +67,11 @@ impl Default for Config {
             local: vec![percent(0.25), percent(0.5), percent(0.75)],
             evict: EvictPolicy::ALL.to_vec(),
             prefetch: PrefetchPolicy::ALL.to_vec(),
-            staging: percent(STAGING_SHARE_DEFAULT),
+            staging: None,
             seed: 1,
         }
     }
 }
-
-/// The best of the sizes tried (see `docs/SIMULATION.md`).
-pub const STAGING_SHARE_DEFAULT: f64 = 0.05;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EvictSimError {
@@ -82,6 +85,9 @@ pub enum EvictSimError {
     LocalTooSmall { local: Percent, pages: u32 },
     #[error("--staging: {0} leaves nothing for the program: give at most 90%")]
     Staging(Percent),
+    /// What the live pager would end its program with.
+    #[error("the engine gave up: {0}")]
+    Engine(#[from] Fatal),
     #[error(transparent)]
     TraceFile(#[from] TraceFileError),
 }
@@ -118,11 +124,16 @@ pub struct Row {
     pub prefetch_coverage: Option<f64>,
     /// Pages fetched from far memory, on demand or ahead.
     pub pages_in: u64,
-    /// Pages written to far memory, and those dropped because their far copy was still good.
+    /// Pages written to far memory, those that were not because their far copy was still good, and zeros.
     pub pages_out: u64,
     pub pages_dropped: u64,
+    pub pages_zero: u64,
     /// Pages moved into the staging area.
     pub pages_staged: u64,
+    /// Pages that were held above local memory for a moment, at most.
+    pub pages_above: u64,
+    /// Calls that gave memory back.
+    pub discards: u64,
     pub run_pages_mean: Option<f64>,
     /// Estimated cost of far memory for each access, by transport.
     pub ns_per_access_shm: f64,
@@ -218,14 +229,16 @@ pub fn run(config: &Config, done: &(dyn Fn() + Sync)) -> Result<Vec<Row>, EvictS
         case.lru_misses = lru;
     }
     let per_case = config.evict.len() * config.prefetch.len();
-    Ok(in_parallel(cells(config), |i| {
+    in_parallel(cells(config), |i| {
         let case = &cases[i / per_case];
         let evict = config.evict[i % per_case / config.prefetch.len()];
         let prefetch = config.prefetch[i % config.prefetch.len()];
         let row = cell(config, &traces[case.trace], case, evict, prefetch);
         done();
         row
-    }))
+    })
+    .into_iter()
+    .collect()
 }
 
 fn check(config: &Config) -> Result<(), EvictSimError> {
@@ -250,10 +263,27 @@ fn check(config: &Config) -> Result<(), EvictSimError> {
             accesses: config.accesses,
         });
     }
-    if config.staging.ratio() > 0.9 {
-        return Err(EvictSimError::Staging(config.staging));
+    if let Some(staging) = config.staging.filter(|share| share.ratio() > 0.9) {
+        return Err(EvictSimError::Staging(staging));
     }
     Ok(())
+}
+
+/// The live pager's settings, but for what is varied.
+fn settings(config: &Config, evict: EvictPolicy, prefetch: PrefetchPolicy) -> Settings {
+    let live = Staging::default();
+    let staging = config.staging.map_or(live, |share| Staging {
+        one_in: (1.0 / share.ratio()).round() as u64,
+        pages_min: CHUNK_PAGES as u64,
+        ..live
+    });
+    Settings {
+        evict,
+        prefetch,
+        staging,
+        seed: config.seed,
+        ..Settings::default()
+    }
 }
 
 fn cell(
@@ -262,53 +292,57 @@ fn cell(
     case: &Case,
     evict: EvictPolicy,
     prefetch: PrefetchPolicy,
-) -> Row {
-    let division = Division::of(case.local_pages, config.staging);
-    let mut pager = Pager::new(
-        trace.table_pages,
-        division,
-        evict.build(trace.table_pages, config.seed),
-        prefetch.build(),
-    );
+) -> Result<Row, EvictSimError> {
+    let settings = settings(config, evict, prefetch);
+    let mut replay = Replay::new(trace, case.local_pages, &settings);
     for (at, &access) in trace.accesses.iter().enumerate() {
         if at == trace.measured_from {
-            pager.reset_counts();
+            replay.reset_counts();
         }
-        pager.access(access);
+        replay.access(access)?;
     }
-    let counts = pager.counts();
+    let counts = replay.counts();
+    let tally = &counts.tally;
+    let misses = counts.of(Count::FaultsRemote);
+    let staged_hits = counts.of(Count::FaultsStaged);
+    let buffer_hits = counts.of(Count::FaultsBuffered);
+    let first_touches = counts.of(Count::FaultsZero);
+    let prefetched = counts.of(Count::Prefetched);
     let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
     let of_accesses = |part: u64| share(part, counts.accesses).unwrap_or(0.0);
-    let faults = counts.misses + counts.staged_hits + counts.buffer_hits + counts.first_touches;
-    Row {
+    let faults = misses + staged_hits + buffer_hits + first_touches;
+    Ok(Row {
         trace: trace.name.clone(),
         local_ratio: case.local.ratio(),
         local_pages: case.local_pages,
         evict: evict.to_string(),
         prefetch: prefetch.to_string(),
         accesses: counts.accesses,
-        first_touches: counts.first_touches,
-        misses: counts.misses,
-        miss_ratio: of_accesses(counts.misses),
+        first_touches,
+        misses,
+        miss_ratio: of_accesses(misses),
         hit_rate: of_accesses(counts.accesses - faults),
         optimum_misses: case.optimum_misses,
         lru_misses: case.lru_misses,
-        ratio_to_optimum: share(counts.misses, case.optimum_misses),
-        staged_hits: counts.staged_hits,
-        staged: StagedPages::of(&counts.staged),
-        buffer_hits: counts.buffer_hits,
-        prefetched: counts.prefetched,
-        prefetch_used: counts.prefetch_used,
-        prefetch_accuracy: share(counts.prefetch_used, counts.prefetched),
-        prefetch_coverage: share(counts.prefetch_used, counts.prefetch_used + counts.misses),
-        pages_in: counts.misses + counts.prefetched,
-        pages_out: counts.pages_written,
-        pages_dropped: counts.pages_dropped,
-        pages_staged: counts.pages_staged,
-        run_pages_mean: share(counts.pages_staged, counts.runs),
-        ns_per_access_shm: counts.shm_ns / counts.accesses as f64,
-        ns_per_access_tcp: counts.tcp_ns / counts.accesses as f64,
-    }
+        ratio_to_optimum: share(misses, case.optimum_misses),
+        staged_hits,
+        staged: StagedPages::of(&tally.staged),
+        buffer_hits,
+        prefetched,
+        prefetch_used: tally.prefetch_used,
+        prefetch_accuracy: share(tally.prefetch_used, prefetched),
+        prefetch_coverage: share(tally.prefetch_used, tally.prefetch_used + misses),
+        pages_in: misses + prefetched,
+        pages_out: counts.of(Count::EvictedWritten),
+        pages_dropped: counts.of(Count::EvictedClean),
+        pages_zero: counts.of(Count::EvictedZero),
+        pages_staged: tally.pages_staged,
+        pages_above: counts.above,
+        discards: tally.discards,
+        run_pages_mean: share(tally.pages_staged, tally.runs),
+        ns_per_access_shm: tally.shm_ns / counts.accesses as f64,
+        ns_per_access_tcp: tally.tcp_ns / counts.accesses as f64,
+    })
 }
 
 /// Results in order, whoever computed them.

@@ -2,12 +2,14 @@
 //!
 //! The page is a number, decimal or `0x…`. Empty lines and lines that begin with `#` are skipped. A
 //! program's pages lie far apart, so they are renumbered from 0 in their own order; neighbours stay
-//! neighbours and steps stay steps up to a gap of 1,024 pages, and longer gaps become that long.
+//! neighbours and steps stay steps up to a gap of 1,024 pages, and longer gaps become about that long: each
+//! page keeps its place in its chunk.
 
 use super::trace::{Access, Trace};
 use std::path::{Path, PathBuf};
 
 const GAP_PAGES_MAX: u64 = 1_024;
+const CHUNK: u64 = muninn_pager_core::CHUNK_PAGES as u64;
 /// Larger than any trace worth replaying, and small enough for a page table of a few hundred MiB.
 const TABLE_PAGES_MAX: u64 = 1 << 28;
 
@@ -108,12 +110,16 @@ fn parse(path: &Path, text: &str) -> Result<Trace, TraceFileError> {
     })
 }
 
-/// Where each page goes: the gaps between them kept, up to the longest allowed.
+/// Where each page goes: the gaps between them kept, up to the longest allowed, and its place in its chunk.
 fn places_of(numbers: &[u64]) -> Vec<u64> {
-    let mut place = 0;
     let mut previous = numbers.first().copied().unwrap_or(0);
+    let mut place = previous % CHUNK;
     let place_of = |number: &u64| {
-        place += (number - previous).min(GAP_PAGES_MAX);
+        let gap = number - previous;
+        place += gap.min(GAP_PAGES_MAX);
+        if gap > GAP_PAGES_MAX {
+            place += number.wrapping_sub(place) % CHUNK;
+        }
         previous = *number;
         place
     };
@@ -182,16 +188,17 @@ mod tests {
             .collect();
         assert_eq!(
             got,
-            [(0, 0, false), (1, 0, true), (2, 3, false), (0, 65535, true)]
+            [(7, 0, false), (8, 0, true), (9, 3, false), (7, 65535, true)]
         );
-        assert_eq!((trace.touched_pages, trace.table_pages), (3, 3));
+        assert_eq!((trace.touched_pages, trace.table_pages), (3, 10));
     }
 
     #[test]
     fn long_gaps_are_shortened_and_short_ones_kept() {
         let trace = parsed("0\n7\n0x7fffffffffff\n18446744073709551615\n").unwrap();
         let pages: Vec<u32> = trace.accesses.iter().map(|a| a.page).collect();
-        assert_eq!(pages, [0, 7, 1_031, 2_055]);
+        // The last two are the last of their chunks.
+        assert_eq!(pages, [0, 7, 1_039, 2_063]);
         assert_eq!(trace.touched_pages, 4);
     }
 

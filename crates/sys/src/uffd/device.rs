@@ -14,6 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::event::{self, MESSAGE_SIZE};
 use super::ioctl::{Request, Unregister, WakeUp};
+use super::outcome::{cause_of, partial_of};
 use super::{
     Cause, CopyMode, EventBuffer, FaultDevice, Features, MoveMode, Operations, PageRange, Partial,
     RegisterMode, RequestError, Wake,
@@ -157,7 +158,7 @@ fn refused(action: &'static str, range: PageRange) -> impl Fn(Errno) -> RequestE
     move |errno| RequestError {
         action,
         range,
-        cause: Cause::of(errno),
+        cause: cause_of(errno),
     }
 }
 
@@ -195,7 +196,7 @@ impl FaultDevice for Userfaultfd {
         };
         request
             .send(self)
-            .map_err(|errno| Partial::of_kernel(errno, request.copy, to))
+            .map_err(|errno| partial_of(errno, request.copy, to))
     }
 
     fn zero(&self, range: PageRange, wake: Wake) -> Result<(), Partial> {
@@ -206,7 +207,7 @@ impl FaultDevice for Userfaultfd {
         };
         request
             .send(self)
-            .map_err(|errno| Partial::of_kernel(errno, request.zeropage, range))
+            .map_err(|errno| partial_of(errno, request.zeropage, range))
     }
 
     unsafe fn move_pages(
@@ -225,7 +226,7 @@ impl FaultDevice for Userfaultfd {
         };
         request
             .send(self)
-            .map_err(|errno| Partial::of_kernel(errno, request.move_, from))
+            .map_err(|errno| partial_of(errno, request.move_, from))
     }
 
     fn wake(&self, range: PageRange) -> Result<(), RequestError> {
@@ -260,7 +261,7 @@ impl FaultDevice for Userfaultfd {
         };
         request
             .send(self)
-            .map_err(|errno| Partial::of_kernel(errno, request.mapped, range))
+            .map_err(|errno| partial_of(errno, request.mapped, range))
     }
 
     fn poison(&self, range: PageRange, wake: Wake) -> Result<(), Partial> {
@@ -271,7 +272,7 @@ impl FaultDevice for Userfaultfd {
         };
         request
             .send(self)
-            .map_err(|errno| Partial::of_kernel(errno, request.updated, range))
+            .map_err(|errno| partial_of(errno, request.updated, range))
     }
 
     fn is_changing(&self) -> bool {

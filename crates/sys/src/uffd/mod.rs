@@ -16,14 +16,13 @@ mod features;
 mod ioctl;
 mod open;
 mod outcome;
-mod range;
 
 pub use device::Userfaultfd;
 pub use event::{EVENTS_MAX, Event, EventBuffer, Fault, FaultKind};
 pub use features::{Features, Operations};
+pub use muninn_types::{Cause, PageRange, Partial};
 pub use open::{OpenError, Route, open_device, supported_features, use_device};
-pub use outcome::{Cause, Partial, RequestError};
-pub use range::PageRange;
+pub use outcome::RequestError;
 
 use std::time::Duration;
 

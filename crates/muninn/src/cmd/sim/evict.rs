@@ -70,9 +70,9 @@ pub struct Args {
     )]
     pub prefetch: Vec<String>,
 
-    /// Share of local memory in which victims wait before they leave
-    #[arg(long, value_name = "PCT", default_value = "5%")]
-    pub staging: String,
+    /// Share of local memory in which victims wait before they leave; what the pager has if not given
+    #[arg(long, value_name = "PCT")]
+    pub staging: Option<String>,
 
     /// Seed of the traces and of random eviction
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -92,7 +92,8 @@ struct Report {
     seed: u64,
     pages: u32,
     accesses: u64,
-    staging_ratio: f64,
+    /// If it is not the pager's own.
+    staging_ratio: Option<f64>,
     default_evict: String,
     default_prefetch: String,
     rows: Vec<Row>,
@@ -114,7 +115,7 @@ pub fn run(args: &Args) -> Outcome {
             seed: config.seed,
             pages: config.pages,
             accesses: config.accesses,
-            staging_ratio: config.staging.ratio(),
+            staging_ratio: config.staging.map(Percent::ratio),
             default_evict: EvictPolicy::default().to_string(),
             default_prefetch: PrefetchPolicy::default().to_string(),
             rows,
@@ -166,7 +167,11 @@ fn config(args: &Args) -> Result<Config, Failure> {
         local: local.collect::<Result<_, _>>()?,
         evict: named("evict", &args.evict, &EvictPolicy::ALL)?,
         prefetch: named("prefetch", &args.prefetch, &PrefetchPolicy::ALL)?,
-        staging: percent("staging", &args.staging)?,
+        staging: args
+            .staging
+            .as_deref()
+            .map(|text| percent("staging", text))
+            .transpose()?,
         seed: args.seed,
     })
 }

@@ -8,18 +8,14 @@
 //! Invariant: a fault ends with the thread woken, or is tried again after the events of the address
 //! space were read; it is never forgotten.
 
-use crate::below::{Far, FarError, Kernel, Transfer};
-use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, bit, place_of, places, span};
-use crate::engine::{Engine, Fatal, Room, add};
-use crate::seal::Print;
+use crate::below::{Count, Far, FarPlace, Incoming, Kernel, Wait};
+use crate::chunk::{CHUNK_PAGES, Chunk, ChunkNo, Mask, bit, place_of, places, span};
+use crate::engine::{Engine, Fatal, Room};
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
-use muninn_job::Waiting;
 use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_policy::prefetch::{self, FarPages, FarSlot, Landing, Source, WINDOW_PAGES_MAX};
-use muninn_sys::clock;
-use muninn_sys::uffd::{Cause, CopyMode, Fault, FaultDevice, PageRange, Partial, Wake};
-use muninn_types::{Class, PAGE_SIZE, PageNo};
+use muninn_types::{Cause, Class, PAGE_SIZE, PageNo, PageRange, Partial};
 
 /// Pages that come in together.
 pub const BATCH_MAX: usize = WINDOW_PAGES_MAX;
@@ -37,32 +33,32 @@ pub enum Served {
     Later,
 }
 
-/// Where a page that came in can be found, and where it belongs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arriving {
-    page: PageNo,
-    slot: SlotNo,
-    print: Print,
+/// A thread touched a page that is not there, and waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    pub page: PageNo,
+    pub write: bool,
+    pub thread: u32,
 }
 
 /// The page table as the prefetch policies see it: pages by the lower bits of their numbers.
-struct View<'a, K, F> {
+struct View<'a, K: Kernel, F> {
     engine: &'a Engine<K, F>,
     /// The upper bits, those of the page that was touched.
     upper: u64,
 }
 
-impl<K: Kernel, F: Far> View<'_, K, F> {
+impl<K: Kernel, F: Far<K::Page>> View<'_, K, F> {
     fn page(&self, index: PageIndex) -> PageNo {
         PageNo(self.upper << 32 | u64::from(index.0))
     }
-    fn chunk(&self, page: PageNo) -> Option<&crate::chunk::Chunk> {
+    fn chunk(&self, page: PageNo) -> Option<&Chunk> {
         let index = self.engine.table.find(ChunkNo::of(page))?;
         Some(self.engine.table.get(index))
     }
 }
 
-impl<K: Kernel, F: Far> FarPages for View<'_, K, F> {
+impl<K: Kernel, F: Far<K::Page>> FarPages for View<'_, K, F> {
     fn is_far(&self, index: PageIndex) -> bool {
         let page = self.page(index);
         self.chunk(page)
@@ -80,13 +76,13 @@ impl<K: Kernel, F: Far> FarPages for View<'_, K, F> {
     }
 }
 
-impl<K: Kernel, F: Far> Engine<K, F> {
+impl<K: Kernel, F: Far<K::Page>> Engine<K, F> {
     /// Serves a touch of an absent page.
-    pub fn serve(&mut self, fault: &Fault) -> Result<Served, Fatal> {
-        let page = fault.page();
+    pub fn serve(&mut self, touch: &Touch) -> Result<Served, Fatal> {
+        let page = touch.page;
         let place = place_of(page);
         let Some(index) = self.table.find(ChunkNo::of(page)) else {
-            return self.fill_zeros(page, fault.write);
+            return self.fill_zeros(page, touch.write);
         };
         let chunk = self.table.get(index);
         if chunk.staged & bit(place) != 0 {
@@ -96,9 +92,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             return self.serve_present(page);
         }
         if chunk.far & bit(place) != 0 {
-            return self.fetch(page, fault.thread);
+            return self.fetch(page, touch.thread);
         }
-        self.fill_zeros(page, fault.write)
+        self.fill_zeros(page, touch.write)
     }
 
     /// The page should be there: another fault brought it, or the program is giving it away and we
@@ -114,8 +110,8 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             self.forget(PageRange::one(page));
             return self.fill_zeros(page, true);
         }
-        add(&self.counters().faults_woken, 1);
-        let _ = self.kernel.program().wake(PageRange::one(page));
+        self.count(Count::FaultsWoken, 1);
+        self.kernel.wake(PageRange::one(page));
         Ok(Served::Done)
     }
 
@@ -140,11 +136,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             return Ok(Served::Done);
         }
         if was_buffered {
-            add(&self.counters().faults_buffered, 1);
+            self.count(Count::FaultsBuffered, 1);
             self.evict
                 .handle_resident(PageIndex(index.0), Arrival::Demand);
         } else {
-            add(&self.counters().faults_staged, 1);
+            self.count(Count::FaultsStaged, 1);
             self.evict.handle_staged_hit(PageIndex(index.0));
         }
         Ok(Served::Done)
@@ -201,7 +197,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.guarded = None;
         self.window = window;
         if matches!(served, Ok(Served::Done)) {
-            add(&self.counters().faults_remote, 1);
+            self.count(Count::FaultsRemote, 1);
         }
         served
     }
@@ -222,21 +218,22 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let mut batch = self.take_batch();
         batch.push(one);
         self.gather(window, page.0 >> 32, &mut batch)?;
-        add(&self.counters().prefetched, batch.len() as u64 - 1);
+        self.count(Count::Prefetched, batch.len() as u64 - 1);
         batch.sort_unstable_by_key(|arriving| arriving.page);
         let served = self.bring_in(&batch, Some(page));
         self.batch = batch;
         served
     }
 
-    /// Brings every far page in; false if the address space changed meanwhile.
-    pub fn fetch_all(&mut self) -> Result<bool, Fatal> {
+    /// Brings every far page in, chunk by chunk, and says so each time; false if the address space changed
+    /// meanwhile.
+    pub fn fetch_all(&mut self, came_near: impl Fn()) -> Result<bool, Fatal> {
         let mut from = ChunkNo(0);
         while let Some((index, next)) = self.table.next_in(from..ChunkNo(u64::MAX)) {
             from = next;
             let chunk = self.table.get(index);
             let (number, staged) = (chunk.number, chunk.staged);
-            crate::fork::count_near(1);
+            came_near();
             for place in places(staged) {
                 // It may have come along with another.
                 let is_staged = self.table.get(index).staged & bit(place) != 0;
@@ -254,16 +251,17 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(true)
     }
 
-    fn arriving(&self, page: PageNo) -> Arriving {
+    fn arriving(&self, page: PageNo) -> Incoming {
         let index = self
             .table
             .find(ChunkNo::of(page))
             .expect("a remote page is known");
         let chunk = self.table.get(index);
         let place = place_of(page);
-        Arriving {
+        let slot = chunk.slot(place).expect("a remote page has a slot");
+        Incoming {
             page,
-            slot: chunk.slot(place).expect("a remote page has a slot"),
+            from: self.far_place(slot),
             print: chunk.print(place),
         }
     }
@@ -290,7 +288,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         }
         let mut batch = self.take_batch();
         self.gather(window, upper, &mut batch)?;
-        add(&self.counters().prefetched, batch.len() as u64);
+        self.count(Count::Prefetched, batch.len() as u64);
         batch.sort_unstable_by_key(|arriving| arriving.page);
         if window.landing == Landing::Mapped {
             self.bring_in(&batch, None)?;
@@ -302,7 +300,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     /// The list that pages are gathered in, empty; it is put back afterwards.
-    fn take_batch(&mut self) -> Vec<Arriving> {
+    fn take_batch(&mut self) -> Vec<Incoming> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         batch
@@ -313,7 +311,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         &mut self,
         window: &prefetch::Window,
         upper: u64,
-        batch: &mut Vec<Arriving>,
+        batch: &mut Vec<Incoming>,
     ) -> Result<(), Fatal> {
         for index in window.pages() {
             if batch.len() == BATCH_MAX {
@@ -333,7 +331,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// Reads pages, checks them, and puts them into the program, the lowest last: that is the one
     /// somebody waits for when memory is read from front to back. `Later` if the page `wanted` could
     /// not be put there; others that could not are simply still far.
-    fn bring_in(&mut self, arriving: &[Arriving], wanted: Option<PageNo>) -> Result<Served, Fatal> {
+    fn bring_in(&mut self, arriving: &[Incoming], wanted: Option<PageNo>) -> Result<Served, Fatal> {
         let class = match wanted {
             Some(_) => Class::Demand,
             None => Class::Prefetch,
@@ -344,8 +342,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         while end > 0 {
             let run = run_length(&arriving[..end]);
             let at = end - run;
-            let from: *const Page = &self.scratch[at];
-            let landed = self.copy_in(arriving[at].page, from, run);
+            let landed = self.copy_in(arriving[at].page, &self.scratch[at..end]);
             for (offset, one) in arriving[at..end].iter().enumerate() {
                 let is_wanted = wanted == Some(one.page);
                 if offset < landed.pages {
@@ -363,42 +360,27 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Ok(served)
     }
 
-    /// Reads far pages into scratch memory, opens them, and compares them with what was sent.
-    fn read_far(&mut self, arriving: &[Arriving], class: Class) -> Result<(), Fatal> {
-        let mut list = std::mem::take(&mut self.transfers);
-        list.clear();
-        for (at, one) in arriving.iter().enumerate() {
-            let near: *mut Page = &mut self.scratch[at];
-            list.push(self.transfer(one.slot, near));
-        }
-        let waits = self.kernel.waits(Waiting::Server, clock::coarse());
-        // SAFETY: scratch pages are this engine's, and each is named once.
-        unsafe { self.far.read(&list, class) }.map_err(lost)?;
+    /// Reads far pages into scratch memory; each is what was sent.
+    fn read_far(&mut self, arriving: &[Incoming], class: Class) -> Result<(), Fatal> {
+        let waits = self.kernel.waits(Wait::Server, None);
+        self.far.read(arriving, &mut self.scratch, class)?;
         drop(waits);
-        for (one, transfer) in arriving.iter().zip(&list) {
-            // SAFETY: it was just filled and nobody else knows of it.
-            if !self.opens(unsafe { &mut *transfer.near }, &one.print) {
-                self.read_other_copy(transfer, &one.print, one.page.addr(), class)?;
-            }
-        }
-        self.transfers = list;
         let bytes = (arriving.len() * PAGE_SIZE) as u64;
-        add(&self.counters().hash_checks, arriving.len() as u64);
-        add(&self.counters().bytes_in, bytes);
+        self.count(Count::HashChecks, arriving.len() as u64);
+        self.count(Count::BytesIn, bytes);
         Ok(())
     }
 
-    pub(crate) fn transfer(&self, slot: SlotNo, near: *mut Page) -> Transfer {
+    pub(crate) fn far_place(&self, slot: SlotNo) -> FarPlace {
         let extent = self.slots.extent_of(slot);
-        Transfer {
+        FarPlace {
             extent: extent.expect("a slot in use is in an extent"),
             place: slot.place(),
-            near,
         }
     }
 
     /// Prefetched pages wait in the staging area, where a fault will find them.
-    fn buffer(&mut self, arriving: &[Arriving]) -> Result<(), Fatal> {
+    fn buffer(&mut self, arriving: &[Incoming]) -> Result<(), Fatal> {
         self.read_far(arriving, Class::Prefetch)?;
         for (at, one) in arriving.iter().enumerate() {
             if !self.has_room(1) && !self.drop_staged(self.allowed().saturating_sub(1)) {
@@ -423,7 +405,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Puts frames into the program: by a move, or where the memory there does not allow that (it
     /// is read-only or executable, or the frame is shared after a fork) by a copy.
-    pub(crate) fn land(&mut self, page: PageNo, frame: PageNo, pages: usize) -> Landed {
+    pub(crate) fn land(&self, page: PageNo, frame: PageNo, pages: usize) -> Landed {
         let mut done = 0;
         let mut at_once = pages;
         while done < pages {
@@ -433,9 +415,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.kernel.has_unfollowed_change() {
                 return self.not_landed(to, done, Cause::Again);
             }
-            // SAFETY: the frames hold what belongs there and are not looked at afterwards.
-            let moved = unsafe { self.kernel.put_in(to, from) };
-            match moved {
+            match self.kernel.put_in(to, from) {
                 Ok(()) => done += len as usize,
                 Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
                 Err(Partial { cause, .. }) if len > 1 && refuses_all(cause) => at_once = 1,
@@ -443,9 +423,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                     cause: Cause::Invalid | Cause::Busy,
                     ..
                 }) => {
-                    // SAFETY: the frame is present, since it was refused for another reason.
-                    let copied = unsafe { self.kernel.frame(from.first()) };
-                    let copied = self.copy_in(to, copied, 1);
+                    // The frame is present, since it was refused for another reason.
+                    let frame = self.kernel.frame(from.first());
+                    let copied = self.copy_in(to, std::slice::from_ref(frame));
                     if copied.pages == 0 {
                         return Landed {
                             pages: done,
@@ -461,22 +441,21 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         Landed::all(pages)
     }
 
-    /// Fills absent pages of the program from memory of ours.
-    pub(crate) fn copy_in(&mut self, page: PageNo, from: *const Page, pages: usize) -> Landed {
-        self.fill(page, pages, |device, to, done| {
-            let from = from.wrapping_add(done).cast();
-            // SAFETY: `from` is scratch, a frame, or zeros, of at least this many pages.
-            unsafe { device.copy(to, from, CopyMode::default()) }
+    /// Fills absent pages of the program with these.
+    pub(crate) fn copy_in(&self, page: PageNo, from: &[K::Page]) -> Landed {
+        self.fill(page, from.len(), |kernel, to, done| {
+            let part = &from[done..done + to.pages() as usize];
+            kernel.copy_in(to.first(), part)
         })
     }
 
     /// Fills absent pages by as many requests as it takes. A request that reaches beyond the end of
     /// a mapping is refused as a whole, so after a refusal they come one by one.
     fn fill(
-        &mut self,
+        &self,
         page: PageNo,
         pages: usize,
-        request: impl Fn(&K::Device, PageRange, usize) -> Result<(), Partial>,
+        request: impl Fn(&K, PageRange, usize) -> Result<(), Partial>,
     ) -> Landed {
         let mut done = 0;
         let mut at_once = pages;
@@ -486,7 +465,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.kernel.has_unfollowed_change() {
                 return self.not_landed(to.first(), done, Cause::Again);
             }
-            match request(self.kernel.program(), to, done) {
+            match request(&self.kernel, to, done) {
                 Ok(()) => done += len as usize,
                 Err(Partial { done_pages, .. }) if done_pages > 0 => done += done_pages as usize,
                 Err(Partial { cause, .. }) if len > 1 && refuses_all(cause) => at_once = 1,
@@ -497,13 +476,13 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     /// Pages from this one on did not get into the program; what that means.
-    fn not_landed(&mut self, page: PageNo, pages: usize, cause: Cause) -> Landed {
+    fn not_landed(&self, page: PageNo, pages: usize, cause: Cause) -> Landed {
         match cause {
             // The address space is changing, or there is no memory at this moment.
             Cause::Again | Cause::NoMemory => Landed { pages, again: true },
             Cause::Exists => {
                 // It is there; whoever waits for it was not woken.
-                let _ = self.kernel.program().wake(PageRange::one(page));
+                self.kernel.wake(PageRange::one(page));
                 Landed {
                     pages,
                     again: false,
@@ -511,7 +490,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             }
             // Unmapped, or mapped anew: whoever waited finds that out when woken.
             _ => {
-                let _ = self.kernel.program().wake(PageRange::one(page));
+                self.kernel.wake(PageRange::one(page));
                 Landed {
                     pages,
                     again: false,
@@ -538,7 +517,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         };
         let served = self.fill_new(range, page, write);
         if served == Served::Done {
-            add(&self.counters().faults_zero, 1);
+            self.count(Count::FaultsZero, 1);
         }
         Ok(served)
     }
@@ -557,13 +536,9 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     /// again on that.
     fn fill_new(&mut self, range: PageRange, touched: PageNo, write: bool) -> Served {
         let (page, pages) = (range.first(), range.pages() as usize);
-        let landed = if write {
-            let zeros: *const Page = self.zeros.as_ptr();
-            self.copy_in(page, zeros, pages)
-        } else {
-            self.fill(page, pages, |device, range, _| {
-                device.zero(range, Wake::Now)
-            })
+        let landed = match write {
+            true => self.fill(page, pages, |kernel, range, _| kernel.fill_new(range)),
+            false => self.fill(page, pages, |kernel, range, _| kernel.fill_zero(range)),
         };
         for offset in 0..landed.pages as u64 {
             self.set_resident(PageNo(page.0 + offset), Arrival::FirstTouch);
@@ -580,18 +555,14 @@ fn run_around(mask: Mask, place: usize) -> Mask {
 }
 
 /// How many of the last pages follow each other.
-fn run_length(arriving: &[Arriving]) -> usize {
-    let follows = |pair: &&[Arriving]| pair[0].page.0 + 1 == pair[1].page.0;
+fn run_length(arriving: &[Incoming]) -> usize {
+    let follows = |pair: &&[Incoming]| pair[0].page.0 + 1 == pair[1].page.0;
     1 + arriving.windows(2).rev().take_while(follows).count()
 }
 
 /// The kernel refuses a request as a whole when not all of it is in one mapping.
 fn refuses_all(cause: Cause) -> bool {
     matches!(cause, Cause::Absent | Cause::Invalid)
-}
-
-fn lost(error: FarError) -> Fatal {
-    Fatal::Lost(error.to_string())
 }
 
 /// How many pages got into the program, and whether to try the others again.

@@ -9,13 +9,12 @@
 //! afterwards: only a fault makes them ours again, so that none is sent away that the program has
 //! given up.
 
-use crate::below::{Far, Kernel};
+use crate::below::{Count, Far, Kernel};
 use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, bit, place_of, places};
-use crate::engine::{Engine, Fatal, add};
+use crate::engine::{Engine, Fatal};
 use crate::table::ChunkIndex;
 use muninn_policy::evict::{Arrival, PageIndex};
-use muninn_sys::uffd::PageRange;
-use muninn_types::PageNo;
+use muninn_types::{PageNo, PageRange};
 
 /// Pages of a range that are in one chunk.
 fn part_of(range: PageRange, number: ChunkNo) -> Mask {
@@ -34,7 +33,7 @@ fn chunks_of(range: PageRange) -> std::ops::Range<ChunkNo> {
     ChunkNo::of(range.first())..ChunkNo::of(after)
 }
 
-impl<K: Kernel, F: Far> Engine<K, F> {
+impl<K: Kernel, F: Far<K::Page>> Engine<K, F> {
     /// Pages of a range that was just registered are there already: they are ours to move now.
     pub fn adopt_present(&mut self, range: PageRange) {
         for page in range.iter() {
@@ -44,7 +43,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// The program unmapped a range, or mapped something else there.
     pub fn handle_unmap(&mut self, range: PageRange) -> Result<(), Fatal> {
-        add(&self.counters().unmaps, 1);
+        self.count(Count::Unmaps, 1);
         self.settle_doubt(range)?;
         self.forget(range);
         Ok(())
@@ -52,7 +51,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// The program gives the pages of a range back; they read as zeros from then on.
     pub fn handle_remove(&mut self, range: PageRange) {
-        add(&self.counters().removes, 1);
+        self.count(Count::Removes, 1);
         self.forget(range);
     }
 
@@ -133,7 +132,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// The program moved pages to another address.
     pub fn handle_remap(&mut self, from: PageRange, to: PageNo) -> Result<(), Fatal> {
-        add(&self.counters().remaps, 1);
+        self.count(Count::Remaps, 1);
         self.settle_doubt(from)?;
         // Whatever was known of the target is of memory that is no longer there.
         let target = PageRange::new(to, from.pages());

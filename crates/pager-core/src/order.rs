@@ -13,8 +13,7 @@
 //! Both end when no change is under way any more: then every report has been heard.
 
 use crate::ranges::Ranges;
-use muninn_sys::uffd::PageRange;
-use muninn_types::PageNo;
+use muninn_types::{PageNo, PageRange};
 
 /// What a report means for what is known of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

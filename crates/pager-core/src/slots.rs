@@ -9,17 +9,14 @@
 //! Invariant: a slot is given out at most once until it is freed; nothing is given out of a frozen
 //! grant, and no pinned slot.
 
-use muninn_types::PageNo;
-use muninn_volume::{EXTENT_PAGES, Extent, ExtentId};
+use muninn_types::{Extent, ExtentId, PageNo};
 
 /// Slots of an extent, at most.
-pub const GRANT_SLOTS: u32 = EXTENT_PAGES;
+pub const GRANT_SLOTS: u32 = Extent::PAGES_MAX;
 /// Grants more than would be filled that are no reason to move anything.
 const SPARE_GRANTS: u64 = 1;
 /// Slots that are emptied at a time.
 const MOVED_AT_ONCE: usize = 16;
-/// Free slots that are kept when grants have become empty.
-const SPARE_SLOTS: u64 = if cfg!(test) { 4 } else { 512 };
 const WORDS: usize = GRANT_SLOTS as usize / 64;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,6 +87,8 @@ pub struct Slots {
     cursor: SlotNo,
     free: u64,
     live: u64,
+    /// Free slots that are kept when grants have become empty.
+    spare: u64,
 }
 
 /// What became of a slot that was freed.
@@ -111,6 +110,14 @@ pub enum Step {
 }
 
 impl Slots {
+    /// Without any; `spare` free slots are kept when grants have become empty.
+    pub fn new(spare: u64) -> Slots {
+        Slots {
+            spare,
+            ..Slots::default()
+        }
+    }
+
     /// Adds a grant that is ours to write to.
     pub fn add(&mut self, extent: Extent) {
         self.insert(extent, false);
@@ -328,7 +335,7 @@ impl Slots {
             live += u64::from(extent.live);
         }
         let grant = u64::from(GRANT_SLOTS);
-        number > live.div_ceil(grant) + SPARE_GRANTS || slots > live + SPARE_SLOTS + grant
+        number > live.div_ceil(grant) + SPARE_GRANTS || slots > live + self.spare + grant
     }
 
     /// Whether a grant is being emptied.
@@ -346,7 +353,7 @@ impl Slots {
         let Some((at, extent)) = open.min_by_key(|(_, e)| (!e.closing, !e.frozen, e.live)) else {
             return Step::Done;
         };
-        if self.free < extent.free() + u64::from(extent.live) + SPARE_SLOTS {
+        if self.free < extent.free() + u64::from(extent.live) + self.spare {
             return match extent.frozen {
                 true => Step::NeedsGrant,
                 false => Step::Done,
@@ -365,9 +372,9 @@ impl Slots {
         Step::Move(slots)
     }
     /// Grants of which no slot is in use, taken out one by one; of those that can be written to, as
-    /// many as leave [`SPARE_SLOTS`].
+    /// many as leave those to spare.
     pub fn take_empty(&mut self) -> Option<ExtentId> {
-        let spare = self.free.saturating_sub(SPARE_SLOTS);
+        let spare = self.free.saturating_sub(self.spare);
         let is_empty = |e: &Ledger| e.is_unused() && e.free() <= spare;
         let entry = self
             .extents
@@ -420,7 +427,7 @@ mod tests {
     #[test]
     fn scattered_slots_move_together_with_few_grants_more() {
         for kept in [1, 3, 700] {
-            let (mut slots, mut next) = (Slots::default(), 0);
+            let (mut slots, mut next) = (Slots::new(4), 0);
             let mut live = 0;
             // Each round leaves a grant that nothing can be written to, with a few slots in use.
             for round in 0..40 {
@@ -441,7 +448,7 @@ mod tests {
 
     #[test]
     fn an_empty_grant_is_no_reason_to_move_anything() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(4);
         for id in 1..=3 {
             slots.add(extent(id, GRANT_SLOTS));
         }
@@ -455,7 +462,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_slot_belongs_to_one(steps in prop::collection::vec((0u8..10, 1u32..40), 1..300)) {
-            let mut slots = Slots::default();
+            let mut slots = Slots::new(4);
             let mut model = BTreeSet::new();
             let mut frozen = BTreeSet::new();
             let mut pinned: BTreeSet<SlotNo> = BTreeSet::new();

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use muninn_types::{PAGE_SHIFT, PAGE_SIZE, PageNo};
+use crate::{PAGE_SHIFT, PAGE_SIZE, PageNo};
 
 /// Pages of the whole address space.
 const PAGES_MAX: u64 = 1 << (64 - PAGE_SHIFT);

@@ -8,29 +8,26 @@
 //!
 //! What the kernel will not move (pinned by a device, shared with a child) stays where it is and is
 //! asked for again much later. What it must find when a thread ends stays as well
-//! ([`staying`](muninn_sys::own::staying)).
+//! ([`staying`](Kernel::staying)).
 //!
 //! Why a change of the address space matters here: a program that unmaps memory and maps other
 //! memory in its place must not have a page of the *new* memory moved out under the old one's name.
-//! The kernel moves whatever is at an address, but not while a change is going on, since the frames
-//! are registered with the same device ([`process`](crate::process)). Where pages are copied a change
+//! The kernel moves whatever is at an address, but not while a change is going on. Where pages are copied a change
 //! may begin meanwhile, and is looked into afterwards ([`Engine::doubt`]): if it turns out that memory
 //! was mapped anew at that very moment, the process ends with that message instead of going on with a
 //! page that might be wrong.
 
-use crate::below::{CHUNKS_AT_ONCE_MAX, Far, FarError, Kernel, Stillness, Transfer};
-use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, Page, SlabNo, bit, places, span};
-use crate::engine::{Engine, Fatal, add};
-use crate::hash::Hash;
-use crate::seal::Print;
+use crate::below::{
+    CHUNKS_AT_ONCE_MAX, Count, Far, FarError, FarPlace, Kernel, Outgoing, Stillness, Wait,
+};
+use crate::chunk::{CHUNK_PAGES, ChunkNo, Mask, SlabNo, bit, places, span};
+use crate::engine::{Engine, Fatal};
+use crate::print::{Hash, Print};
 use crate::slots::SlotNo;
 use crate::table::ChunkIndex;
-use muninn_job::Waiting;
 use muninn_policy::evict::{Arrival, PageIndex};
 use muninn_policy::urgency::Pressure;
-use muninn_sys::clock;
-use muninn_sys::uffd::{Cause, PageRange, Partial};
-use muninn_types::{Bytes, Class, PAGE_SIZE};
+use muninn_types::{Bytes, Cause, Class, PAGE_SIZE, PageRange, Partial};
 use std::ops::Bound;
 
 /// Chunks that are tried before giving up: those that cannot be moved come back to the policy.
@@ -49,7 +46,7 @@ pub enum Evicted {
     NotBefore,
 }
 
-impl<K: Kernel, F: Far> Engine<K, F> {
+impl<K: Kernel, F: Far<K::Page>> Engine<K, F> {
     /// Evicts a chunk, or as many as the kernel takes at a time. `urgent`: somebody waits for the
     /// memory.
     pub fn evict_some(&mut self, urgent: bool) -> Result<Evicted, Fatal> {
@@ -116,7 +113,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let index = self.table.find(number);
         let resident = index.map_or(0, |index| self.table.get(index).resident);
         let taking = self.kernel.begin_taking();
-        let staying = self.kernel.staying(taking.as_ref(), number);
+        let staying = self.kernel.staying(&taking, number);
         drop(taking);
         if resident & !staying == 0 && resident != 0 {
             return;
@@ -149,7 +146,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let mut wanted = [0; CHUNKS_AT_ONCE_MAX];
         for (wanted, &(index, _)) in wanted.iter_mut().zip(leaving) {
             let chunk = self.table.get(index);
-            *wanted = chunk.resident & !self.kernel.staying(taking.as_ref(), chunk.number);
+            *wanted = chunk.resident & !self.kernel.staying(&taking, chunk.number);
         }
         let mut runs = std::mem::take(&mut self.runs);
         runs.clear();
@@ -269,7 +266,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                         unshared = end;
                         self.kernel.unshare(from);
                     }
-                    add(&self.counters().busy_pages, 1);
+                    self.count(Count::BusyPages, 1);
                     first += 1;
                 }
             }
@@ -292,8 +289,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     fn move_run(&self, from: PageRange, slab: SlabNo, place: usize) -> Result<(), Partial> {
         let to = self.staging.frame(slab, place);
-        // SAFETY: the pages are the program's, which asks us for them when it touches them again.
-        unsafe { self.kernel.take_out(to, from) }
+        self.kernel.take_out(to, from)
     }
 
     fn move_singly(&self, number: ChunkNo, slab: SlabNo, wanted: Mask) -> Mask {
@@ -324,11 +320,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let mut zero: Mask = 0;
         for place in places(moved) {
             let frame = self.staging.frame(slab, place);
-            // SAFETY: the page was moved there, and only this engine knows of it.
-            let hash = self.hasher.hash(unsafe { self.kernel.frame(frame) });
+            let hash = self.far.fingerprint(self.kernel.frame(frame));
             let chunk = self.table.get(index);
             hashes[place] = hash;
-            if hash == self.hasher.zero() {
+            if hash == self.far.zero() {
                 zero |= bit(place);
             } else if chunk.slot(place).is_none() || chunk.hash(place) != hash {
                 dirty |= bit(place);
@@ -364,11 +359,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if self.full.is_some() {
                 return Ok(false);
             }
-            let _waits = self.kernel.waits(Waiting::Grant, clock::coarse());
+            let _waits = self.kernel.waits(Wait::Grant, None);
             match self.far.extent() {
                 Ok(extent) => {
                     self.slots.add(extent);
-                    self.full_since = None;
+                    self.overdraft.handle_granted();
                 }
                 Err(FarError::Full(why)) => self.full = Some(why),
                 Err(FarError::Lost(why)) => return Err(Fatal::Lost(why)),
@@ -399,11 +394,10 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.table.get_mut(index).staged |= staged;
         self.staged += u64::from(staged.count_ones());
         let count = |mask: Mask| u64::from(mask.count_ones());
-        let counters = self.counters();
-        add(&counters.evicted, count(moved));
-        add(&counters.evicted_zero, count(zero));
-        add(&counters.evicted_written, count(dirty));
-        add(&counters.evicted_clean, count(moved & !zero & !dirty));
+        self.count(Count::Evicted, count(moved));
+        self.count(Count::EvictedZero, count(zero));
+        self.count(Count::EvictedWritten, count(dirty));
+        self.count(Count::EvictedClean, count(moved & !zero & !dirty));
         count(moved)
     }
 
@@ -446,38 +440,37 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 missing &= !bit(place);
             }
         }
-        let mut transfers = [Transfer::EMPTY; CHUNK_PAGES];
-        let mut prints = hashes.map(|hash| Print { hash, seal: None });
-        let mut len = 0;
-        for place in places(dirty) {
-            let frame = self.staging.frame(slab, place);
-            // SAFETY: present and ours, as above.
-            let frame = unsafe { self.kernel.frame(frame) };
-            // The frame stays as it is: a fault may have it back.
-            let near: *mut Page = match &mut self.sealer {
-                Some(sealer) => {
-                    let (sealed, seal) = sealer.seal(place, frame);
-                    prints[place].seal = Some(seal);
-                    sealed
-                }
-                None => frame,
-            };
-            let slot = slots[place].expect("each dirty page was given a slot");
-            transfers[len] = self.transfer(slot, near);
-            len += 1;
-        }
         let class = self.class(urgent);
-        let waits = self.kernel.waits(Waiting::Server, clock::coarse());
-        // SAFETY: neither frames nor what was sealed are written to until this returns.
-        unsafe { self.far.write(&transfers[..len], class) }?;
+        // The frames stay as they are: a fault may have them back.
+        let frame = |place: usize| self.kernel.frame(self.staging.frame(slab, place));
+        let mut leaving = places(dirty).map(|place| Outgoing {
+            to: self.far_place(slots[place].expect("each dirty page was given a slot")),
+            near: frame(place),
+            print: Print {
+                hash: hashes[place],
+                seal: None,
+            },
+        });
+        let len = dirty.count_ones() as usize;
+        let none = dirty.trailing_zeros() as usize;
+        let mut leaving: [Outgoing<'_, K::Page>; CHUNK_PAGES] = std::array::from_fn(|_| {
+            leaving.next().unwrap_or_else(|| Outgoing {
+                to: FarPlace::default(),
+                near: frame(none),
+                print: Print::default(),
+            })
+        });
+        let waits = self.kernel.waits(Wait::Server, None);
+        self.far.write(&mut leaving[..len], class)?;
         drop(waits);
-        add(&self.counters().bytes_out, (len * PAGE_SIZE) as u64);
-        for place in places(dirty) {
+        let prints = leaving.map(|one| one.print);
+        self.count(Count::BytesOut, (len * PAGE_SIZE) as u64);
+        for (place, print) in places(dirty).zip(prints) {
             let Some(slot) = slots[place] else { continue };
             let old = self.table.get(index).slot(place);
             let chunk = self.table.get_mut(index);
             let page = chunk.number.page(place);
-            chunk.set_far(place, slot, prints[place]);
+            chunk.set_far(place, slot, print);
             self.slots.set_owner(slot, page);
             if let Some(old) = old.filter(|&old| old != slot) {
                 self.free_slot(old);

@@ -12,37 +12,48 @@
 //! The parts: [`fault`](crate::fault) brings pages in, [`evict`](crate::evict) takes them out,
 //! [`space`](crate::space) follows the program's changes of its address space.
 
-use crate::below::{CHUNKS_AT_ONCE_MAX, Far, Kernel, Transfer};
-use crate::chunk::{ChunkNo, Mask, Page, SlabNo, bit, place_of};
+use crate::below::{CHUNKS_AT_ONCE_MAX, Count, Far, Incoming, Kernel, Wait};
+use crate::chunk::{Chunk, ChunkNo, Mask, SlabNo, bit, place_of};
 use crate::evict::Evicted;
-use crate::fault::Arriving;
-use crate::hash::Hasher;
-use crate::seal::Sealer;
+use crate::print::Print;
 use crate::slots::{Freed, SlotNo, Slots};
 use crate::staging::Staging;
 use crate::table::{ChunkIndex, Table};
-use muninn_job::{Counters, Waiting};
 use muninn_policy::evict::{Arrival, Evict, EvictPolicy, PageIndex};
 use muninn_policy::first_touch::FirstTouch;
+use muninn_policy::overdraft::{Overdraft, Verdict};
 use muninn_policy::prefetch::{Prefetch, PrefetchPolicy, Window};
+use muninn_policy::staging::Staging as StagingPolicy;
 use muninn_policy::urgency::Urgency;
-use muninn_sys::clock;
-use muninn_sys::uffd::PageRange;
-use muninn_types::{Bytes, Nanos, PAGE_SIZE, PageNo};
+use muninn_types::{Bytes, Extent, Nanos, PAGE_SIZE, PageNo, PageRange};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 /// How an engine works.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub evict: EvictPolicy,
     pub prefetch: PrefetchPolicy,
+    /// How much of local memory is for pages on their way out.
+    pub staging: StagingPolicy,
     /// The most that may be far.
     pub max_far: Option<Bytes>,
-    pub hasher: Hasher,
-    /// Pages are sealed before they leave.
-    pub seal: bool,
+    /// Free slots that are kept when grants have become empty.
+    pub spare_slots: u64,
+    /// Where an eviction policy throws dice.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            evict: EvictPolicy::default(),
+            prefetch: PrefetchPolicy::default(),
+            staging: StagingPolicy::default(),
+            max_far: None,
+            spare_slots: 512,
+            seed: 1,
+        }
+    }
 }
 
 /// The process cannot go on: some of its memory is out of reach.
@@ -58,24 +69,6 @@ pub enum Fatal {
     Torn(u64),
 }
 
-/// How far held pages may pass the allowance when nothing can be moved, before a full pool ends the
-/// program.
-const OVERDRAFT: u64 = Bytes::mib(8).0 / PAGE_SIZE as u64;
-/// How far they may while the address space is changing.
-const ADVANCE: u64 = Bytes::mib(2).0 / PAGE_SIZE as u64;
-/// How long a full pool is waited for, and how often it is asked.
-const FULL_PATIENCE: Nanos = Nanos::millis(12_000);
-const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// A part of the allowance is for pages on their way out, between these.
-const STAGED_SHARE: u64 = 16;
-/// A part of those is given back at once when room is needed, between these: each call interrupts the CPUs
-/// that run the program, so 32 at a time cost a fifth more for each page of a sequence.
-const GIVE_BACK_SHARE: u64 = 4;
-const GIVE_BACK_MIN: u64 = 32;
-const GIVE_BACK_MAX: u64 = 128;
-const STAGED_MIN: u64 = 64;
-const STAGED_MAX: u64 = 4096;
-
 /// Whether there is room for pages that are about to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
@@ -87,23 +80,18 @@ pub(crate) enum Room {
 }
 
 #[derive(Debug)]
-pub struct Engine<K, F> {
+pub struct Engine<K: Kernel, F> {
     pub kernel: K,
     pub far: F,
     pub(crate) table: Table,
     pub(crate) slots: Slots,
     pub(crate) staging: Staging,
-    /// What the contents of pages are compared by.
-    pub(crate) hasher: Hasher,
-    /// What seals them, if they are sealed.
-    pub(crate) sealer: Option<Sealer>,
     pub(crate) evict: Box<dyn Evict>,
     pub(crate) prefetch: Box<dyn Prefetch>,
     pub(crate) window: Window,
     /// Pages on their way in together, and where they come from; kept so that a fault allocates
     /// nothing.
-    pub(crate) batch: Vec<Arriving>,
-    pub(crate) transfers: Vec<Transfer>,
+    pub(crate) batch: Vec<Incoming>,
     /// Chunks that are leaving.
     pub(crate) leaving: Vec<(ChunkIndex, SlabNo)>,
     /// Chunks of which only pages are there that must stay: the policy does not know of them.
@@ -115,6 +103,7 @@ pub struct Engine<K, F> {
     pub(crate) urgency: Urgency,
     /// Chunks that the eviction policy has room for.
     policy_room: u32,
+    staging_policy: StagingPolicy,
     pub(crate) resident: u64,
     pub(crate) staged: u64,
     /// Resident pages that have a far copy, too.
@@ -133,53 +122,61 @@ pub struct Engine<K, F> {
     /// The program runs through pages faster than they come.
     pub(crate) hurry: bool,
     /// Pages that are registered, and never to be there: the bell and the mailbox.
-    pub(crate) never_there: [PageNo; 2],
+    pub never_there: [PageNo; 2],
     /// Grants that were asked for to move far pages together.
     pub(crate) compaction_grants: u32,
     /// A chunk that left while the address space was changing.
     pub(crate) doubt: Option<PageRange>,
-    /// Pages of zeros, to copy from.
-    pub(crate) zeros: &'static [Page; crate::fault::BATCH_MAX],
     /// Room for pages on their way in where there is no frame for them.
-    pub(crate) scratch: Box<[Page]>,
+    pub(crate) scratch: Box<[K::Page]>,
     /// The pool had no room; looked at again when the allowance changes.
     pub(crate) full: Option<String>,
-    /// Since when nothing was to be had, while the program went without.
-    pub(crate) full_since: Option<Nanos>,
+    pub(crate) overdraft: Overdraft,
+    /// The time, as far as it was told.
+    now: Nanos,
 }
 
-/// Zeros that take no memory until somebody reads them, and then one page.
-static ZEROS: [Page; crate::fault::BATCH_MAX] = [[0; PAGE_SIZE]; crate::fault::BATCH_MAX];
-
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Relaxed);
+/// What an engine holds, for those who show it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    pub staged: u64,
+    /// Slots in use, and the grants they are in.
+    pub slots: u64,
+    pub grants: u64,
+    /// Pages whose only copy is far.
+    pub far: u64,
+    pub allowed: u64,
 }
 
-impl<K: Kernel, F: Far> Engine<K, F> {
-    /// Over a staging area whose frames are all absent.
-    pub fn new(kernel: K, far: F, frames: PageRange, settings: &Settings) -> Engine<K, F> {
+impl<K: Kernel, F: Far<K::Page>> Engine<K, F> {
+    /// Over a staging area whose frames are all absent, with room for [`BATCH_MAX`](crate::fault::BATCH_MAX)
+    /// pages on their way in.
+    pub fn new(
+        kernel: K,
+        far: F,
+        frames: PageRange,
+        scratch: Box<[K::Page]>,
+        settings: &Settings,
+    ) -> Engine<K, F> {
+        assert_eq!(scratch.len(), crate::fault::BATCH_MAX);
         let page_bytes = PAGE_SIZE as u64;
         Engine {
             kernel,
             far,
             table: Table::default(),
-            slots: Slots::default(),
+            slots: Slots::new(settings.spare_slots),
             staging: Staging::new(frames),
-            hasher: settings.hasher.clone(),
-            sealer: settings
-                .seal
-                .then(|| Sealer::new(&[]).expect("the first key has a number")),
-            evict: settings.evict.build(0, 1),
+            evict: settings.evict.build(0, settings.seed),
             prefetch: settings.prefetch.build(),
             window: Window::default(),
             batch: Vec::with_capacity(crate::fault::BATCH_MAX),
-            transfers: Vec::with_capacity(crate::fault::BATCH_MAX),
             leaving: Vec::with_capacity(CHUNKS_AT_ONCE_MAX),
             parked: BTreeSet::new(),
             parked_at: ChunkNo(0),
             runs: Vec::new(),
             urgency: Urgency::new(None),
             policy_room: 0,
+            staging_policy: settings.staging,
             resident: 0,
             staged: 0,
             copies: 0,
@@ -194,15 +191,20 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             never_there: [PageNo(0); 2],
             compaction_grants: 0,
             doubt: None,
-            zeros: &ZEROS,
-            scratch: vec![[0; PAGE_SIZE]; crate::fault::BATCH_MAX].into_boxed_slice(),
+            scratch,
             full: None,
-            full_since: None,
+            overdraft: Overdraft::default(),
+            now: Nanos(0),
         }
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        self.kernel.counters()
+    pub(crate) fn count(&self, what: Count, n: u64) {
+        self.kernel.count(what, n);
+    }
+
+    /// Says what time it is.
+    pub fn set_now(&mut self, now: Nanos) {
+        self.now = now;
     }
 
     /// Pages of the program that are in this machine's memory because of us.
@@ -230,7 +232,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
 
     /// Pages that should be on their way out while memory is short.
     pub(crate) fn staged_wanted(&self) -> u64 {
-        (self.allowed / STAGED_SHARE).clamp(STAGED_MIN, STAGED_MAX)
+        self.staging_policy.wanted(self.allowed)
     }
 
     /// Whether `pages` more may be held.
@@ -270,17 +272,14 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let Some(why) = &self.full else {
             return Ok(());
         };
-        if self.held() <= self.allowed.saturating_add(OVERDRAFT) {
-            return Ok(());
-        }
-        // What others had may be on its way back: they ended, and their leases run out.
-        let now = clock::now();
-        let since = *self.full_since.get_or_insert(now);
-        if now.saturating_sub(since) > FULL_PATIENCE {
-            return Err(Fatal::Full(why.clone()));
-        }
-        let waits = self.kernel.waits(Waiting::PoolFull, since);
-        std::thread::sleep(FULL_PAUSE);
+        let (held, allowed) = (self.held(), self.allowed);
+        let since = match self.overdraft.handle_full(held, allowed, self.now) {
+            Verdict::GoOn => return Ok(()),
+            Verdict::End => return Err(Fatal::Full(why.clone())),
+            Verdict::Wait(since) => since,
+        };
+        let waits = self.kernel.waits(Wait::PoolFull, Some(since));
+        self.kernel.pause();
         drop(waits);
         self.full = None;
         self.resting = false;
@@ -347,7 +346,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             if chunk.buffered & bit(place) != 0 {
                 chunk.buffered &= !bit(place);
                 let page = chunk.number.page(place);
-                add(&self.kernel.counters().prefetch_wasted, 1);
+                self.kernel.count(Count::PrefetchWasted, 1);
                 self.prefetch.handle_wasted(PageIndex(page.0 as u32));
             }
             self.staged -= 1;
@@ -385,7 +384,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
             return Ok(Room::Made);
         }
         if !self.resting {
-            add(&self.counters().direct_reclaims, 1);
+            self.count(Count::DirectReclaims, 1);
             let evicted = self.evict_some(true)?;
             if self.drop_some(pages) {
                 return Ok(Room::Made);
@@ -394,7 +393,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 Evicted::Nothing => self.resting = true,
                 Evicted::NotBefore => return Ok(Room::None),
                 // It will be possible in a moment; a little may come in until then.
-                _ if self.held() + pages > self.allowed.saturating_add(ADVANCE) => {
+                _ if !Overdraft::may_advance(self.held() + pages, self.allowed) => {
                     return Ok(Room::Later);
                 }
                 _ => return Ok(Room::None),
@@ -405,8 +404,7 @@ impl<K: Kernel, F: Far> Engine<K, F> {
     }
 
     fn drop_some(&mut self, pages: u64) -> bool {
-        let share = self.staged_wanted() / GIVE_BACK_SHARE;
-        let some = pages.max(share.clamp(GIVE_BACK_MIN, GIVE_BACK_MAX));
+        let some = self.staging_policy.give_back(self.allowed, pages);
         self.drop_staged(self.allowed.saturating_sub(some));
         self.has_room(pages)
     }
@@ -434,27 +432,71 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         self.max_far_pages.saturating_sub(self.slots.live_slots())
     }
 
-    /// Publishes what others look at.
-    pub fn publish(&self) {
-        let counters = self.counters();
-        let bytes = |pages: u64| pages * PAGE_SIZE as u64;
-        counters.staged_pages.store(self.staged, Relaxed);
-        counters.slots_used.store(self.slots.live_slots(), Relaxed);
-        counters.grants.store(self.slots.extents() as u64, Relaxed);
-        let (degraded, leaving, repaired) = self.far.degraded();
-        counters.extents_degraded.store(degraded, Relaxed);
-        counters.extents_leaving.store(leaving, Relaxed);
-        counters.extents_repaired.store(repaired, Relaxed);
-        let far = self.slots.live_slots() - self.copies - self.staged;
-        counters.far_bytes.store(bytes(far), Relaxed);
-        counters.far_pages_peak.fetch_max(far, Relaxed);
-        counters
-            .target_bytes
-            .store(bytes(self.allowed.min(1 << 40)), Relaxed);
+    /// The grants with their numbers.
+    pub fn grants(&self) -> impl Iterator<Item = (u32, Extent)> {
+        self.slots.numbered()
+    }
+
+    /// Begins with what a parent had far: its grants under their numbers there, to read from, and what is
+    /// in them.
+    pub fn inherit(
+        &mut self,
+        grants: impl Iterator<Item = (u32, Extent)>,
+        pages: impl Iterator<Item = (PageNo, SlotNo, Print)>,
+    ) {
+        for (number, extent) in grants {
+            self.slots.inherit(number, extent);
+        }
+        for (page, slot, print) in pages {
+            let index = self.chunk_of(page);
+            let chunk = self.table.get_mut(index);
+            debug_assert_eq!(chunk.far & bit(place_of(page)), 0);
+            chunk.set_far(place_of(page), slot, print);
+            self.slots.inherit_slot(slot, page);
+        }
+    }
+
+    /// A ward may read what is far now: it is not written to until there are fewer of them.
+    pub fn pin(&mut self) {
+        self.slots.pin();
+    }
+
+    /// There are fewer wards: only these slots are read by others.
+    pub fn pin_only(&mut self, slots: impl Iterator<Item = SlotNo>) {
+        self.slots.pin_only(slots);
+    }
+
+    /// Somebody else reads all grants that there are, for good: nothing is written to them any more.
+    pub fn freeze(&mut self) {
+        while let Some(extent) = self.far.granted() {
+            self.slots.add(extent);
+        }
+        self.slots.freeze();
+    }
+
+    /// What others look at.
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            staged: self.staged,
+            slots: self.slots.live_slots(),
+            grants: self.slots.extents() as u64,
+            far: self.slots.live_slots() - self.copies - self.staged,
+            allowed: self.allowed,
+        }
+    }
+
+    /// Pages that are in the program, as far as we know.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
+    /// All that is known of pages, in the order of their addresses.
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.table.chunks()
     }
 
     /// Whether the program is changing its address space right now.
-    pub(crate) fn is_changing(&self) -> bool {
+    pub fn is_changing(&self) -> bool {
         self.kernel.is_changing()
     }
 }

@@ -16,10 +16,9 @@
 //! Far copies are remembered with a 128-bit hash that never leaves this process: whether a page
 //! changed is asked when nobody can write to it any more, and what comes back is compared.
 
-use crate::hash::Hash;
-use crate::seal::{Print, Seal};
+use crate::print::{Hash, Print, Seal};
 use crate::slots::SlotNo;
-use muninn_types::{PAGE_SIZE, PageNo};
+use muninn_types::PageNo;
 
 /// Pages of a chunk, and frames of a slab.
 pub const CHUNK_PAGES: usize = 16;
@@ -33,9 +32,6 @@ pub fn span(first: usize, end: usize) -> Mask {
     let below = |place: usize| (1u32 << place.min(CHUNK_PAGES)) - 1;
     (below(end) & !below(first)) as Mask
 }
-
-/// The contents of a page.
-pub type Page = [u8; PAGE_SIZE];
 
 /// The number of a chunk's address range: its first page ÷ 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,9 +5,10 @@
 //! pages to the gaps of the others, a few at a time: far copies of resident pages are simply forgotten,
 //! those of others are read and written again.
 
-use crate::below::{Far, FarError, Kernel};
-use crate::chunk::{ChunkNo, Page, bit, place_of};
+use crate::below::{Far, FarError, Incoming, Kernel, Outgoing};
+use crate::chunk::{ChunkNo, bit, place_of};
 use crate::engine::{Engine, Fatal};
+use crate::print::Print;
 use crate::slots::{SlotNo, Step};
 use muninn_types::{Class, PageNo};
 
@@ -16,7 +17,7 @@ const GRANTS_MAX: u32 = 64;
 /// Upper parts of page numbers that an address may have, beyond the 32 bits that a slot remembers.
 const UPPER_PARTS: u64 = 1 << (47 - 12 - 32);
 
-impl<K: Kernel, F: Far> Engine<K, F> {
+impl<K: Kernel, F: Far<K::Page>> Engine<K, F> {
     /// Moves a few far pages out of the emptiest grant, if that is worth it; whether there is more to do.
     pub fn compact_some(&mut self) -> Result<bool, Fatal> {
         let step = match self.slots.is_scattered() || self.slots.is_closing() {
@@ -41,6 +42,11 @@ impl<K: Kernel, F: Far> Engine<K, F> {
                 Ok(false)
             }
         }
+    }
+
+    /// There are no wards any more: as many grants as ever may be asked for.
+    pub fn forget_compaction(&mut self) {
+        self.compaction_grants = 0;
     }
 
     fn grant_for_compaction(&mut self) -> Result<bool, Fatal> {
@@ -82,25 +88,22 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         let Some((new, _)) = self.slots.take_run(1) else {
             return Ok(());
         };
-        let near: *mut Page = &mut self.scratch[0];
-        let from = self.transfer(slot, near);
-        let lost = |error: FarError| Fatal::Lost(error.to_string());
-        // SAFETY: scratch memory is this engine's.
-        unsafe { self.far.read(&[from], Class::Prefetch) }.map_err(lost)?;
-        let mut print = self.table.get(index).print(place);
-        // SAFETY: it was just filled and nobody else knows of it.
-        if !self.opens(unsafe { &mut *near }, &print) {
-            self.read_other_copy(&from, &print, page.addr(), Class::Prefetch)?;
-        }
+        let (from, to) = (self.far_place(slot), self.far_place(new));
+        let print = self.table.get(index).print(place);
+        let near = &mut self.scratch[..1];
+        self.far
+            .read(&[Incoming { page, from, print }], near, Class::Prefetch)?;
         // Sealed anew: what is looked at has been opened.
-        let mut out = near;
-        if let Some(sealer) = &mut self.sealer {
-            let (sealed, seal) = sealer.seal(0, &self.scratch[0]);
-            (out, print.seal) = (sealed, Some(seal));
-        }
-        let to = self.transfer(new, out);
-        // SAFETY: as above, and nobody writes to it meanwhile.
-        unsafe { self.far.write(&[to], Class::Prefetch) }.map_err(lost)?;
+        let print = Print {
+            hash: print.hash,
+            seal: None,
+        };
+        let near = &self.scratch[0];
+        let mut leaving = [Outgoing { to, near, print }];
+        self.far
+            .write(&mut leaving, Class::Prefetch)
+            .map_err(|error| Fatal::Lost(error.to_string()))?;
+        let [Outgoing { print, .. }] = leaving;
         self.table.get_mut(index).set_far(place, new, print);
         self.slots.set_owner(new, page);
         self.free_slot(slot);

@@ -12,9 +12,11 @@
 
 use crate::chunk::{CHUNK_PAGES, SlabNo};
 use crate::table::ChunkIndex;
-use muninn_sys::uffd::PageRange;
-use muninn_types::PageNo;
+use muninn_types::{PageNo, PageRange};
 use std::collections::VecDeque;
+
+/// Frames of the staging area: address space, not memory.
+pub const FRAMES: u64 = 2048 * CHUNK_PAGES as u64;
 
 #[derive(Debug)]
 pub struct Staging {

@@ -1,7 +1,6 @@
 //! A set of pages as sorted ranges that do not touch.
 
-use muninn_sys::uffd::PageRange;
-use muninn_types::{Nanos, PageNo};
+use muninn_types::{Nanos, PageNo, PageRange};
 
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
