@@ -8,7 +8,7 @@ use muninn_job::{Counters, Waiting, Waits};
 use muninn_sys::own::staying::Taking;
 use muninn_sys::uffd::{Cause, FaultDevice, PageRange, Partial};
 use muninn_types::{Class, Nanos, PageNo, ServerId};
-use muninn_volume::{Extent, ExtentId};
+use muninn_volume::{Census, Extent, ExtentId};
 pub use muninn_volume::{Transfer, VolumeError as FarError};
 
 /// The most chunks that leave together.
@@ -184,10 +184,9 @@ pub trait Far {
     /// An extent that is no longer needed.
     fn release(&mut self, extent: ExtentId);
 
-    /// Extents that have fewer copies than they should, those with a copy that goes elsewhere, and copies that
-    /// were made anew.
-    fn degraded(&self) -> (u64, u64, u64) {
-        (0, 0, 0)
+    /// Extents by their state.
+    fn census(&self) -> Census {
+        Census::default()
     }
 
     /// Looks at what has become of servers: an extent of which no copy is left, and why.

@@ -441,10 +441,15 @@ impl<K: Kernel, F: Far> Engine<K, F> {
         counters.staged_pages.store(self.staged, Relaxed);
         counters.slots_used.store(self.slots.live_slots(), Relaxed);
         counters.grants.store(self.slots.extents() as u64, Relaxed);
-        let (degraded, leaving, repaired) = self.far.degraded();
-        counters.extents_degraded.store(degraded, Relaxed);
-        counters.extents_leaving.store(leaving, Relaxed);
-        counters.extents_repaired.store(repaired, Relaxed);
+        let census = self.far.census();
+        for (counter, extents) in [
+            (&counters.extents_degraded, census.degraded),
+            (&counters.extents_leaving, census.leaving),
+            (&counters.extents_waiting, census.waiting),
+            (&counters.extents_repaired, census.repaired),
+        ] {
+            counter.store(extents, Relaxed);
+        }
         let far = self.slots.live_slots() - self.copies - self.staged;
         counters.far_bytes.store(bytes(far), Relaxed);
         counters.far_pages_peak.fetch_max(far, Relaxed);

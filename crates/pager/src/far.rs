@@ -2,7 +2,7 @@
 
 use crate::below::{Far, FarError, Transfer};
 use muninn_types::{Class, ServerId};
-use muninn_volume::{Extent, ExtentId, Volume};
+use muninn_volume::{Census, Extent, ExtentId, Volume};
 
 impl Far for Volume {
     unsafe fn read(&mut self, transfers: &[Transfer], class: Class) -> Result<(), FarError> {
@@ -49,9 +49,8 @@ impl Far for Volume {
         Volume::release(self, extent);
     }
 
-    fn degraded(&self) -> (u64, u64, u64) {
-        let census = self.census();
-        (census.degraded, census.leaving, census.repaired)
+    fn census(&self) -> Census {
+        Volume::census(self)
     }
 
     fn attend(&mut self) -> Option<(ExtentId, String)> {
