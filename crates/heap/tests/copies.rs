@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Says to a run of this very test that it is a server.
+/// Says to a run of this very test that it is a server, and where it is to listen.
 const AS_SERVER: &str = "MUNINN_TEST_AS_SERVER";
 /// Nothing in these tests takes this long, however busy the machine is.
 const HANGS: Duration = Duration::from_secs(120);
@@ -24,11 +24,11 @@ const HANGS: Duration = Duration::from_secs(120);
 /// Not a test: the servers of the others are runs of it.
 #[test]
 fn as_server() {
-    if std::env::var_os(AS_SERVER).is_none() {
+    let Ok(address) = std::env::var(AS_SERVER) else {
         return;
-    }
+    };
     let config = ServerConfig {
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        listen: vec![address.parse().unwrap()],
         lease: Duration::from_secs(4),
         ..server_config(Bytes::mib(96))
     };
@@ -47,9 +47,13 @@ struct Process {
 
 impl Process {
     fn start() -> Process {
+        Process::start_at("127.0.0.1:0")
+    }
+
+    fn start_at(address: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "as_server", "--nocapture"])
-            .env(AS_SERVER, "1")
+            .env(AS_SERVER, address)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -236,6 +240,37 @@ fn a_server_that_is_silent_for_a_moment_is_waited_for() {
     checked.unwrap();
     actor.act(600).unwrap();
     wait_for_repair(&heap, "a server that was silent");
+    servers[1].kill();
+    actor.check().unwrap();
+    actor.act(600).unwrap();
+    heap.collect().unwrap();
+    actor.check().unwrap();
+}
+
+/// An address that nobody else is given meanwhile: below the ports that the kernel gives to clients.
+fn free_address() -> String {
+    let mut dice = SplitMix64::new(muninn_sys::rand::u64());
+    loop {
+        let address = format!("127.0.0.1:{}", 20_000 + dice.below(12_000));
+        if std::net::TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// A server that was killed and started again, empty, at the same address is given copies of everything, and
+/// then the other one may go.
+#[test]
+fn a_server_that_is_started_again_is_filled_again() {
+    let mut servers = [Process::start_at(&free_address()), Process::start()];
+    let heap = heap("mirror", &servers).unwrap();
+    let mut actor = Actor::new(&heap, 7, 3000);
+    actor.act(2000).unwrap();
+    servers[0].kill();
+    actor.act(600).and_then(|()| heap.collect()).unwrap();
+    assert!(heap.stats().degraded > 0, "nobody noticed");
+    servers[0] = Process::start_at(&servers[0].address.to_string());
+    wait_for_repair(&heap, "a server that was started again");
     servers[1].kill();
     actor.check().unwrap();
     actor.act(600).unwrap();

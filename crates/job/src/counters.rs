@@ -131,6 +131,8 @@ counters! {
     extents_degraded: Now,
     /// Extents with a copy that goes elsewhere.
     extents_leaving: Now,
+    /// Of both, those for which there was no room elsewhere, or nobody who answers.
+    extents_waiting: Now,
     /// Copies that were made anew.
     extents_repaired: Total,
     session_resumes: Total,

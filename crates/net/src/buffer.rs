@@ -1,19 +1,41 @@
 //! Memory that an operation carries: owned and page-aligned, or a range that someone vouches for.
+//!
+//! What is written to several servers is one buffer that is shared by as many operations. Invariant: memory that
+//! is shared is only read; whoever wants to write to it finds out.
 
 use muninn_types::PAGE_SIZE;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Memory that is freed with the last buffer in which it is.
+struct Owned {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is only freed here; who may write to it is for `Buffer` to say.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `Buffer::new` with this layout and freed only here.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
 
 /// Bytes on their way to or from a server. Belongs to an operation while that is under way.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
     /// None: a range of somebody else's.
-    owned: Option<Layout>,
+    owned: Option<Arc<Owned>>,
 }
 
-// SAFETY: an owned buffer is exclusive; a borrowed one is vouched for by whoever made it.
+// SAFETY: an owned buffer is exclusive, or only read; a borrowed one is vouched for by whoever made it.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -29,8 +51,29 @@ impl Buffer {
         Buffer {
             start,
             len,
-            owned: Some(layout),
+            owned: Some(Arc::new(Owned { start, layout })),
         }
+    }
+
+    /// The same memory once more; from now on it can only be read, until one of the two is gone.
+    ///
+    /// # Panics
+    ///
+    /// If the memory is somebody else's.
+    pub fn share(&self) -> Buffer {
+        let owned = self.owned.as_ref().expect("an owned buffer");
+        Buffer {
+            start: self.start,
+            len: self.len,
+            owned: Some(Arc::clone(owned)),
+        }
+    }
+
+    /// Whether it is owned and nobody shares it.
+    pub fn is_alone(&self) -> bool {
+        self.owned
+            .as_ref()
+            .is_some_and(|owned| Arc::strong_count(owned) == 1)
     }
 
     /// For operations without data.
@@ -65,15 +108,6 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if let Some(layout) = self.owned {
-            // SAFETY: allocated in `new` with this layout and freed only here.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
-        }
-    }
-}
-
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: owned, or vouched for in `from_raw`; dangling only with length 0.
@@ -83,7 +117,12 @@ impl AsRef<[u8]> for Buffer {
 
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_ref`, and `self` is borrowed exclusively.
+        assert!(
+            self.owned.is_none() || self.is_alone(),
+            "a buffer that is shared is only read"
+        );
+        // SAFETY: as in `as_ref`, and `self` is borrowed exclusively; nobody shares it, as was just seen, and
+        // whoever could begin to would need `self`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -91,5 +130,25 @@ impl AsMut<[u8]> for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shared_is_one_memory_that_is_only_read() {
+        let mut first = Buffer::new(8192);
+        first.as_mut()[5] = 7;
+        let second = first.share();
+        assert_eq!(first.as_ref().as_ptr(), second.as_ref().as_ptr());
+        assert!(!first.is_alone() && second.as_ref()[5] == 7);
+        let written =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| first.as_mut()[5] = 8));
+        assert!(written.is_err() && second.as_ref()[5] == 7);
+        drop(second);
+        first.as_mut()[5] = 9;
+        assert!(first.is_alone() && !Buffer::empty().is_alone());
     }
 }

@@ -86,20 +86,19 @@ impl State {
         match &op.verb {
             Verb::Read(segs) | Verb::Write(segs) => {
                 let writing = matches!(op.verb, Verb::Write(_));
-                let mut data = op.data.as_mut();
-                checked_total(segs, data.len())?;
+                checked_total(segs, op.data.len())?;
                 for seg in segs {
                     self.range(seg, writing)?;
                 }
+                let mut at = 0;
                 for seg in segs {
-                    let (now, later) = data.split_at_mut(seg.len as usize);
+                    let here = at..at + seg.len as usize;
                     let range = self.range(seg, writing)?;
-                    if writing {
-                        range.copy_from_slice(now)
-                    } else {
-                        now.copy_from_slice(range)
+                    match writing {
+                        true => range.copy_from_slice(&op.data.as_ref()[here]),
+                        false => op.data.as_mut()[here].copy_from_slice(range),
                     }
-                    data = later;
+                    at += seg.len as usize;
                 }
                 Ok(Answer::Done)
             }

@@ -20,6 +20,7 @@ use muninn_wire::{
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -358,10 +359,29 @@ fn a_server_stays_as_it_was_whatever_it_is_sent() {
     }
 }
 
-/// One who has a key, over tcp, from any of this machine's many addresses, which are one source.
+/// One who has a key: at the Unix socket, where what follows the handshake is in the open, or over tcp, from any
+/// of this machine's many addresses, which are one source.
 struct Armed {
-    stream: TcpStream,
+    stream: Box<dyn Line>,
+    on_a_network: bool,
     records: Option<Records>,
+}
+
+/// A connection of either kind.
+trait Line: Read + Write {
+    fn end_writing(&self);
+}
+
+impl Line for TcpStream {
+    fn end_writing(&self) {
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}
+
+impl Line for UnixStream {
+    fn end_writing(&self) {
+        let _ = self.shutdown(Shutdown::Write);
+    }
 }
 
 /// How far a handshake is brought before it is spoiled.
@@ -373,7 +393,19 @@ enum Spoilt {
 }
 
 impl Armed {
-    fn connect(to: SocketAddr, rng: &mut SplitMix64) -> Option<Armed> {
+    fn connect(to: &Address, rng: &mut SplitMix64) -> Option<Armed> {
+        let to = match to {
+            Address::Tcp(to) => *to,
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).ok()?;
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                return Some(Armed {
+                    stream: Box::new(stream),
+                    on_a_network: false,
+                    records: None,
+                });
+            }
+        };
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let [_, a, b, c] = rng.next_u64().to_be_bytes()[..4] else {
             unreachable!("four bytes")
@@ -386,7 +418,8 @@ impl Armed {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Some(Armed {
-            stream,
+            stream: Box::new(stream),
+            on_a_network: true,
             records: None,
         })
     }
@@ -430,7 +463,7 @@ impl Armed {
             let other = hello;
             mutate(&mut proof, rng, &other);
         }
-        self.records = handshake.channel();
+        self.records = handshake.channel().filter(|_| self.on_a_network);
         self.stream.write_all(&proof).is_ok() && spoilt == Spoilt::Never
     }
 
@@ -463,7 +496,7 @@ impl Armed {
 
     /// Waits for the server to be done with what was sent.
     fn end(mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        self.stream.end_writing();
         let mut rest = [0; 4096];
         while matches!(self.stream.read(&mut rest), Ok(1..)) {}
     }
@@ -489,9 +522,7 @@ fn a_server_with_a_key_stays_as_it_was_whatever_it_is_sent() {
     println!("MUNINN_GARBAGE_SEED={seed}");
     let lease = lease(frames);
     let mut remote = Remote::start_as("child", Bytes::mib(64), lease, 1, "identity");
-    let Address::Tcp(at) = remote.tcp else {
-        unreachable!("the server's second address is tcp")
-    };
+    let doors = [remote.tcp.clone(), remote.unix.clone()];
     let options = muninn_net::PoolOptions {
         key: test_identity(Role::Client, "good"),
         ..options()
@@ -511,11 +542,11 @@ fn a_server_with_a_key_stays_as_it_was_whatever_it_is_sent() {
     };
     let mut idle: Vec<Duration> = (0..2000).map(|n| read(n % 64)).collect();
     let key = test_identity(Role::Client, "bad");
-    let work = |frames: u64, mut rng: SplitMix64| {
+    let work = &|frames: u64, door: usize, mut rng: SplitMix64| {
         stand_back();
         let mut sent = 0;
         while sent < frames {
-            let Some(mut armed) = Armed::connect(at, &mut rng) else {
+            let Some(mut armed) = Armed::connect(&doors[door], &mut rng) else {
                 continue;
             };
             // Few: all of this machine's addresses are one source, which may not begin more than it ends.
@@ -533,7 +564,10 @@ fn a_server_with_a_key_stays_as_it_was_whatever_it_is_sent() {
     // Once round, so that what is allocated once, or for as many sessions as there are at one time, is not
     // taken for growth: a leak would go on.
     let first = (frames / 4).max(1000);
-    std::thread::scope(|scope| _ = scope.spawn(|| work(first, rng.fork())));
+    for door in [0, 1] {
+        let rng = rng.fork();
+        std::thread::scope(|scope| _ = scope.spawn(|| work(first / 2, door, rng)));
+    }
     let settle = |remote: &mut Remote| {
         until("the server to be as it was", || {
             // The good one's control and two lanes.
@@ -553,9 +587,9 @@ fn a_server_with_a_key_stays_as_it_was_whatever_it_is_sent() {
             }
             times
         });
-        let senders = [(), ()].map(|()| {
+        let senders = [0, 1].map(|door| {
             let rng = rng.fork();
-            scope.spawn(|| work(frames / 2, rng))
+            scope.spawn(move || work(frames / 2, door, rng))
         });
         let ended = senders.map(|sender| sender.join());
         stop.store(true, Relaxed);

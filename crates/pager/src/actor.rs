@@ -160,9 +160,14 @@ impl Actor {
         counters.slots_used.store(gauges.slots, Relaxed);
         counters.grants.store(gauges.grants, Relaxed);
         let census = self.engine.far.store.census();
-        counters.extents_degraded.store(census.degraded, Relaxed);
-        counters.extents_leaving.store(census.leaving, Relaxed);
-        counters.extents_repaired.store(census.repaired, Relaxed);
+        for (counter, extents) in [
+            (&counters.extents_degraded, census.degraded),
+            (&counters.extents_leaving, census.leaving),
+            (&counters.extents_waiting, census.waiting),
+            (&counters.extents_repaired, census.repaired),
+        ] {
+            counter.store(extents, Relaxed);
+        }
         counters.far_bytes.store(bytes(gauges.far), Relaxed);
         counters.far_pages_peak.fetch_max(gauges.far, Relaxed);
         let target = bytes(gauges.allowed.min(1 << 40));

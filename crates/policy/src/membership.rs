@@ -19,6 +19,14 @@ use muninn_types::Nanos;
 
 /// How long what a suspected server missed is kept for it before it is copied to another server.
 pub const KEEP_SILENT: Nanos = Nanos::secs(1);
+/// How long one more server is waited for where so many were waited for in vain already, one after the other:
+/// half of what the one before had, so that all of them together take no longer than two would, and `least` for
+/// each.
+pub fn patience_after(silent: u32, patience: Nanos, least: Nanos) -> Nanos {
+    let halved = patience.0.checked_shr(silent).unwrap_or(0);
+    Nanos(halved).max(least).min(patience)
+}
+
 pub const TELL_PAUSE: Nanos = Nanos::secs(10);
 pub const PAUSE_FIRST: Nanos = Nanos::millis(200);
 pub const PAUSE_MAX: Nanos = Nanos::secs(10);
@@ -94,6 +102,17 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn however_many_are_silent_it_takes_a_bounded_time() {
+        let (patience, least) = (Nanos::millis(500), Nanos::millis(1));
+        assert_eq!(patience_after(0, patience, least), patience);
+        assert_eq!(patience_after(1, patience, least), Nanos::millis(250));
+        let all: u64 = (0..200).map(|n| patience_after(n, patience, least).0).sum();
+        assert!(Nanos(all) <= Nanos::millis(1_000 + 200), "{all}");
+        // Never longer than it was to be.
+        assert_eq!(patience_after(9, Nanos(7), least), Nanos(7));
+    }
 
     #[test]
     fn a_change_is_told_once() {

@@ -48,9 +48,20 @@ impl Mover {
         self.known.is_empty()
     }
 
+    /// Those that could not be moved and wait for another attempt: there is no room, or nobody answers.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Those that lack copies.
     pub fn degraded(&self) -> usize {
         self.degraded
+    }
+
+    /// All that are to be moved.
+    pub fn extents(&self) -> impl Iterator<Item = u32> {
+        let ready = self.ready.iter().map(|(_, extent)| *extent);
+        ready.chain(self.waiting.iter().map(|(_, extent)| *extent))
     }
 
     pub fn wants(&self, extent: u32) -> bool {
@@ -113,6 +124,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn all_are_there_whether_they_wait_or_not() {
+        let mut mover = Mover::default();
+        for extent in 0..4 {
+            mover.handle_want(extent, Reason::Draining);
+        }
+        mover.handle_refusal(1, Nanos::ZERO);
+        mover.handle_not_yet(2, Nanos::ZERO);
+        mover.handle_well(3);
+        let all: BTreeSet<u32> = mover.extents().collect();
+        assert_eq!((all, mover.extents().count()), ([0, 1, 2].into(), 3));
+        assert_eq!(mover.waiting(), 2);
+    }
 
     #[test]
     fn the_one_with_the_fewest_copies_comes_first() {

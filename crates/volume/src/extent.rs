@@ -38,7 +38,7 @@ pub struct Member {
     /// Which piece of each row it holds; with whole copies nothing is made of this.
     pub piece: u8,
     /// Its memory, where the transport maps it.
-    pub mapped: Option<Mapped>,
+    pub mapped: Option<Box<Mapped>>,
     /// Its pages that are older than those of others: it did not answer when they were written.
     pub lag: Option<Box<Marks>>,
 }
@@ -145,8 +145,8 @@ pub struct Entry {
     /// Of the extent; with parity a member has fewer.
     pub pages: u32,
     pub members: Vec<Member>,
-    /// Pages that hold anything: the others are zeros in every copy.
-    pub written: Box<Marks>,
+    /// Pages that hold anything: the others are zeros in every copy. With sums, these say it.
+    written: Option<Box<Marks>>,
     /// Of all pieces, or of the pages where there are several copies.
     pub sums: Option<Arc<Sums>>,
     /// A member is being filled.
@@ -203,10 +203,13 @@ impl Entry {
     }
     /// What a new member has to be given: pages, or rows with parity.
     pub fn to_fill(&self) -> Fill {
-        let Some(sums) = &self.sums else {
-            return Fill::of(&self.written);
+        let fill = match &self.written {
+            Some(written) => Fill::of(written),
+            None => Fill::of(&[0; WORDS]),
         };
-        let fill = Fill::of(&[0; WORDS]);
+        let Some(sums) = &self.sums else {
+            return fill;
+        };
         let all = Pieces::first(self.row_pieces());
         let rows = (0..sums.rows()).filter(|row| sums.zeros(*row) != all);
         rows.for_each(|row| fill.note_written(row));
@@ -222,8 +225,17 @@ impl Entry {
         }
         self.note_written(place);
     }
+    /// The same of a page whose sum was made before.
+    pub fn note_page_with(&mut self, place: u32, sum: u32) {
+        if let Some(sums) = &self.sums {
+            sums.note_sum(place, 0, sum);
+        }
+        self.note_written(place);
+    }
     fn note_written(&mut self, place: u32) {
-        self.written[place as usize / 64] |= 1 << (place % 64);
+        if let Some(written) = &mut self.written {
+            written[place as usize / 64] |= 1 << (place % 64);
+        }
         if let Some(fill) = &self.fill {
             fill.note_written(place);
         }
@@ -236,6 +248,9 @@ pub struct ExtentMap {
     entries: Vec<Option<Entry>>,
     free: BTreeSet<u32>,
     by_server: BTreeMap<ServerId, BTreeSet<u32>>,
+    /// Extents that were looked at: what grows with all there are is found by counting.
+    #[cfg(test)]
+    pub(crate) looked: std::cell::Cell<usize>,
 }
 
 impl ExtentMap {
@@ -274,7 +289,7 @@ impl ExtentMap {
         self.entries[at] = Some(Entry {
             pages,
             members,
-            written: Box::new([0; WORDS]),
+            written: sums.is_none().then(|| Box::new([0; WORDS])),
             sums,
             fill: None,
             lost: false,
@@ -288,10 +303,17 @@ impl ExtentMap {
         }
     }
 
+    fn count_look(&self) {
+        #[cfg(test)]
+        self.looked.set(self.looked.get() + 1);
+    }
+
     pub fn get(&self, id: ExtentId) -> Option<&Entry> {
+        self.count_look();
         self.entries.get(id.0 as usize)?.as_ref()
     }
     pub fn get_mut(&mut self, id: ExtentId) -> Option<&mut Entry> {
+        self.count_look();
         self.entries.get_mut(id.0 as usize)?.as_mut()
     }
 
@@ -370,12 +392,14 @@ impl ExtentMap {
 
     /// Extents with a member at a server.
     pub fn at_server(&self, server: ServerId) -> Vec<ExtentId> {
-        let ids = self.by_server.get(&server).into_iter().flatten();
-        ids.map(|id| ExtentId(*id)).collect()
+        self.ids_at(server).collect()
     }
     pub fn ids_at(&self, server: ServerId) -> impl Iterator<Item = ExtentId> {
         let ids = self.by_server.get(&server).into_iter().flatten();
-        ids.map(|id| ExtentId(*id))
+        ids.map(|id| {
+            self.count_look();
+            ExtentId(*id)
+        })
     }
     pub fn count_at(&self, server: ServerId) -> usize {
         self.by_server.get(&server).map_or(0, BTreeSet::len)
@@ -395,7 +419,10 @@ impl ExtentMap {
 
     pub fn iter(&self) -> impl Iterator<Item = (ExtentId, &Entry)> {
         let numbered = self.entries.iter().enumerate();
-        numbered.filter_map(|(at, entry)| Some((ExtentId(at as u32), entry.as_ref()?)))
+        numbered.filter_map(|(at, entry)| {
+            self.count_look();
+            Some((ExtentId(at as u32), entry.as_ref()?))
+        })
     }
 }
 
@@ -423,7 +450,7 @@ mod tests {
             let mut map = ExtentMap::default();
             map.insert_as(ExtentId(3), pages, vec![member(0)], true, None);
             let entry = map.get(ExtentId(3)).unwrap();
-            let fill = Fill::of(&entry.written);
+            let fill = entry.to_fill();
             assert_eq!(fill.count(), pages);
             let mut end = 0;
             while let Some((first, len)) = fill.take_run(end) {

@@ -3,6 +3,8 @@
 //! A server shares what it has mapped together only together, so all that the parent has is shared,
 //! and nothing of it is written to from then on. A server that does not answer is left out, as long as
 //! each extent has a copy elsewhere. The child knows the extents by the same ids.
+//!
+//! Known limit: this is the one thing that looks at all extents there are, once.
 
 use crate::VolumeError;
 use crate::clerk::together;
@@ -118,12 +120,13 @@ impl Volume {
         let mut heritage = Heritage::default();
         let mut shared: Vec<ServerId> = Vec::new();
         for server in self.roster().ids() {
+            let there = self.map.ids_at(server).filter_map(|id| self.map.get(id));
+            let there = there.filter_map(|entry| entry.member(server));
             // What one that fell behind lacks is known to us alone.
-            let in_extents = self.map.iter().flat_map(|(_, entry)| entry.whole());
-            let all = in_extents
-                .map(|member| member.at)
-                .chain(loose.iter().copied());
-            let all = all.filter(|at| at.server == server && self.roster().counts(at));
+            let whole = there.filter(|member| member.is_whole());
+            let loose = loose.iter().filter(|at| at.server == server);
+            let all = whole.map(|member| member.at).chain(loose.copied());
+            let all = all.filter(|at| self.roster().counts(at));
             let grants: Vec<GrantId> = all.map(|at| at.grant).collect();
             if !grants.is_empty()
                 && let Some(tickets) = self.share_at(server, &grants)

@@ -10,6 +10,9 @@
 //! 3. The mover copies it from others ([`repair`](crate::repair)) when the server answers. When it is silent
 //!    for too long (`policy::membership::KEEP_SILENT`) another server takes its place.
 //!
+//! Silence is what becomes of data. A server may answer heartbeats, as one does that is stuck or means harm, and
+//! do nothing else: after the same time another takes its place as well, and for a while it is asked last.
+//!
 //! Invariant: a page that a member lacks is never read there. What is marked may be there all the same.
 
 use crate::extent::{Entry, ExtentId, Holding, Member};
@@ -141,7 +144,11 @@ impl Volume {
     /// Waits for what was left behind, where too few members are whole without it.
     pub(crate) fn settle_late(&mut self) {
         let mut coming: Vec<(Holding, u32)> = Vec::new();
-        for (_, entry) in self.map.iter() {
+        // Whoever lacks something is in the mover's queue.
+        for id in self.mover.extents() {
+            let Some(entry) = self.map.get(ExtentId(id)) else {
+                continue;
+            };
             if entry.whole().count() < self.layout().needed() {
                 let members = entry.members.iter().map(|member| member.at);
                 coming.extend(members.flat_map(|at| self.wire.coming(at).map(move |p| (at, p))));

@@ -32,6 +32,8 @@ mod parity;
 mod reads;
 mod repair;
 mod roster;
+#[cfg(test)]
+mod scale;
 mod sums;
 mod volume;
 mod wire;

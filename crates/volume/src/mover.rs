@@ -297,6 +297,8 @@ impl Courier {
                 lane.abandon(token);
                 self.lanes[at.server.0 as usize] = None;
                 self.roster.suspect(at.server);
+                // Its next heartbeat may be answered, and nothing else: others are to be asked first.
+                self.roster.distrust(at.server);
                 Err(format!("the server at {address} does not answer"))
             }
         }

@@ -125,8 +125,8 @@ impl Volume {
         if entry.leave.is_some_and(|leave| leave.from == server) {
             return true;
         }
-        let given_up = !member.is_whole() && self.roster.is_given_up(server);
-        given_up || self.roster.is_draining(server)
+        let silent = self.roster.is_given_up(server) || self.wire.is_given_up(server);
+        silent && !member.is_whole() || self.roster.is_draining(server)
     }
 
     /// The clerk has copied what it was told to, or could not.
@@ -177,6 +177,7 @@ impl Volume {
         }
         if let Some(Place::Of(server)) = place {
             self.drop_member(id, server);
+            self.distrust_if_deaf(server);
         }
         let member = self.member(moved.piece, target);
         self.map.add_member(id, member);
@@ -210,6 +211,22 @@ impl Volume {
             self.check(id);
         }
         self.clerk.note_to_move(self.mover.len());
+    }
+
+    /// A server whose place was taken because it does nothing would be given the next extent at once: its
+    /// heartbeats are answered.
+    fn distrust_if_deaf(&mut self, server: ServerId) {
+        if self.roster.is_given_up(server) || !self.wire.is_given_up(server) {
+            return;
+        }
+        if !self.roster.is_distrusted(server) {
+            let at = self.roster.address(server);
+            self.roster.tell(&format!(
+                "the server at {at} says that it is there, and does nothing that it is asked for; others are \
+                 given what it had"
+            ));
+        }
+        self.roster.distrust(server);
     }
 
     /// The place that a new member has in an extent; `None` if it is not needed any more, because a drain

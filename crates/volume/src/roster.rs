@@ -409,7 +409,17 @@ impl Roster {
 
     /// The session with a server, opened if there is none and the time for an attempt has come.
     pub(crate) fn open(&self, server: ServerId) -> Result<(Arc<dyn Transport>, u32), String> {
+        self.open_within(server, Duration::MAX)
+    }
+
+    /// The same, without waiting for longer than this, or than is waited for any.
+    pub(crate) fn open_within(
+        &self,
+        server: ServerId,
+        at_most: Duration,
+    ) -> Result<(Arc<dyn Transport>, u32), String> {
         let known = self.of(server);
+        let ends = self.now().saturating_add(at_most.into());
         let mut link = lock(&known.link);
         if let Some(transport) = &link.transport {
             return Ok((Arc::clone(transport), link.generation));
@@ -418,6 +428,9 @@ impl Roster {
             return Err(link.why.clone());
         }
         while !self.advance(known, &mut link) {
+            if self.now() > ends {
+                return Err(format!("the server at {} does not answer", known.address));
+            }
             std::thread::sleep(KNOCK_GLANCE);
         }
         if !known.address.is_unix() && link.connected.is_none() {
@@ -425,7 +438,7 @@ impl Roster {
         }
         let attempt = Attempt {
             connected: link.connected.take(),
-            patience: self.connect_patience(),
+            patience: self.connect_patience().min(at_most),
         };
         match (self.connect)(&known.address, attempt) {
             Ok(transport) => {

@@ -15,6 +15,12 @@ const NEVER: u32 = 0;
 /// Somebody else wrote it.
 const UNKNOWN: u32 = 1;
 
+/// The sum of a page under a key.
+pub fn sum_of(key: u64, page: &Page) -> u32 {
+    let sum = xxh3_64_with_seed(page, key) as u32;
+    sum.max(UNKNOWN + 1)
+}
+
 #[derive(Debug)]
 pub struct Sums {
     key: u64,
@@ -50,12 +56,16 @@ impl Sums {
     }
 
     fn of(&self, page: &Page) -> u32 {
-        let sum = xxh3_64_with_seed(page, self.key) as u32;
-        sum.max(UNKNOWN + 1)
+        sum_of(self.key, page)
     }
 
     pub fn note(&self, row: u32, piece: usize, page: &Page) {
-        self.at(row, piece).store(self.of(page), SeqCst);
+        self.note_sum(row, piece, self.of(page));
+    }
+
+    /// The same of a page whose sum was made before.
+    pub fn note_sum(&self, row: u32, piece: usize, sum: u32) {
+        self.at(row, piece).store(sum, SeqCst);
     }
 
     /// It was changed, and nobody looked at what it holds now.

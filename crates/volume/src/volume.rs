@@ -60,6 +60,8 @@ pub struct Census {
     /// With a copy that goes elsewhere: its server drains, has left the pool or wants memory back, or
     /// another one joined.
     pub leaving: u64,
+    /// Of both, those for which there was no room, or nobody who answers: they are tried again.
+    pub waiting: u64,
     /// Copies that were made anew, ever.
     pub repaired: u64,
 }
@@ -72,11 +74,12 @@ pub struct Volume {
     pub(crate) wire: Wire,
     pub(crate) parity: Option<Parity>,
     /// Of check sums: no server knows it.
-    sum_key: u64,
+    pub(crate) sum_key: u64,
     replenish: Replenish,
-    /// As of the last look at the roster: its news, and which session with each server counted.
+    /// As of the last look at the roster: its news, and for each server which session counted and whether it
+    /// was to be emptied.
     seen: Option<u64>,
-    generations: Vec<u32>,
+    known: Vec<(u32, bool)>,
     pub(crate) mover: Mover,
     /// The extent that the clerk is copying.
     pub(crate) moving: Option<ExtentId>,
@@ -123,7 +126,7 @@ impl Volume {
             sum_key: rand::u64(),
             replenish: Replenish::new(Bounds::default()),
             seen: None,
-            generations: Vec::new(),
+            known: Vec::new(),
             mover: Mover::default(),
             moving: None,
             lost: Vec::new(),
@@ -153,6 +156,7 @@ impl Volume {
         Census {
             degraded: self.mover.degraded() as u64,
             leaving: (self.mover.len() - self.mover.degraded()) as u64,
+            waiting: self.mover.waiting() as u64,
             repaired: self.repaired,
         }
     }
@@ -192,7 +196,7 @@ impl Volume {
         Member {
             at,
             piece,
-            mapped,
+            mapped: mapped.map(Box::new),
             lag: None,
         }
     }
@@ -214,11 +218,7 @@ impl Volume {
         let pages = fresh.pages * self.layout.breadth();
         let sums = self.sums(fresh.pages, true);
         let id = self.map.insert(pages, members, sums);
-        // A session may have been lost on the way here. And what belongs to an earlier session must not
-        // stand beside this: numbers of grants begin anew with each.
-        self.seen = None;
-        self.look_at_servers();
-        self.check(id);
+        self.settle_in(id);
         Extent { id, pages }
     }
 
@@ -232,9 +232,27 @@ impl Volume {
         let sums = self.sums(rows, false);
         self.map
             .insert_as(extent.id, extent.pages, members, true, sums);
-        self.seen = None;
+        self.settle_in(extent.id);
+    }
+
+    /// A session may have been lost on the extent's way here. And what belongs to an earlier session must not
+    /// stand beside it: numbers of grants begin anew with each.
+    fn settle_in(&mut self, id: ExtentId) {
         self.look_at_servers();
-        self.check(extent.id);
+        let members = self.map.get(id).map_or(&[][..], |entry| &entry.members);
+        let gone = members.iter().map(|member| member.at);
+        let gone: Vec<Holding> = gone.filter(|at| !self.roster.counts(at)).collect();
+        for at in gone {
+            self.lose_member(id, at.server);
+        }
+        self.check(id);
+    }
+
+    /// The session of a member is lost.
+    fn lose_member(&mut self, id: ExtentId, server: ServerId) {
+        self.map.drop_member(id, server);
+        self.has_gone(id, server);
+        self.note_if_lost(id, server);
     }
 
     /// An extent that is no longer needed.
@@ -331,26 +349,27 @@ impl Volume {
         if self.seen.replace(news) == Some(news) {
             return;
         }
-        self.generations.resize(self.roster.len(), 0);
-        for server in self.roster.ids().take(self.generations.len()) {
-            let counts = self.roster.generation(server);
-            let before = std::mem::replace(&mut self.generations[server.0 as usize], counts);
-            if before != counts && before != 0 {
-                self.wire.forget(server, before);
+        self.known.resize(self.roster.len(), (0, false));
+        for server in self.roster.ids().take(self.known.len()) {
+            let now = (
+                self.roster.generation(server),
+                self.roster.is_draining(server),
+            );
+            let before = std::mem::replace(&mut self.known[server.0 as usize], now);
+            // Most news is of one server: what the others hold is not walked.
+            if before == now {
+                continue;
+            }
+            let (counts, lost) = (now.0, before.0 != now.0);
+            if lost && before.0 != 0 {
+                self.wire.forget(server, before.0);
             }
             for id in self.map.at_server(server) {
-                let entry = self.map.get(id).expect("it was just named");
-                let gone = entry
-                    .member(server)
-                    .is_some_and(|member| member.at.generation != counts);
-                if gone {
-                    self.map.drop_member(id, server);
-                    self.has_gone(id, server);
-                    self.note_if_lost(id, server);
+                let member = self.map.get(id).and_then(|entry| entry.member(server));
+                if member.is_some_and(|member| member.at.generation != counts) {
+                    self.lose_member(id, server);
                 }
-                if gone || self.roster.is_draining(server) {
-                    self.check(id);
-                }
+                self.check(id);
             }
         }
         self.give_back_asked();

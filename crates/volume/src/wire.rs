@@ -11,6 +11,7 @@ use crate::extent::{ExtentId, Holding};
 use crate::roster::Roster;
 use muninn_net::{Buffer, Done, Kind, Lane, OpError, Operation, Transport, Verb};
 use muninn_policy::hedge::Latency;
+use muninn_policy::membership::KEEP_SILENT;
 use muninn_types::{Class, GrantId, LaneKind, Nanos, PAGE_SIZE, ServerId};
 use muninn_wire::Seg;
 use std::collections::VecDeque;
@@ -186,7 +187,8 @@ impl Wire {
     }
 
     pub fn give_back(&mut self, buffer: Buffer) {
-        if self.buffers.len() < BUFFERS_MAX {
+        // One that others still send goes with the last of them.
+        if buffer.is_alone() && self.buffers.len() < BUFFERS_MAX {
             self.buffers.push(buffer);
         }
     }
@@ -313,6 +315,17 @@ impl Wire {
             let oldest = connection.writes_behind().next();
             let patience = connection.latency.hedge_after();
             oldest.is_some_and(|b| self.roster.now() > b.posted_at.saturating_add(patience))
+        })
+    }
+
+    /// Whether something is left behind at a server for so long that others should take its place, whatever
+    /// else it answers.
+    pub fn is_given_up(&self, server: ServerId) -> bool {
+        self.behind_at(server).is_some_and(|connection| {
+            let oldest = connection.behind.front().map(|behind| behind.posted_at);
+            let patience = connection.latency.suspect_after();
+            let patience = patience.saturating_add(KEEP_SILENT);
+            oldest.is_some_and(|at| self.roster.now() > at.saturating_add(patience))
         })
     }
 

@@ -1,15 +1,18 @@
 //! Writes of whole copies.
 //!
 //! A write goes to all members at once and is done when all have answered. Who does not answer in time
-//! while another has is suspected, and its member has fallen behind ([`lag`](crate::lag)).
+//! while another has is suspected, and its member has fallen behind ([`lag`](crate::lag)). Pages are copied once,
+//! into a buffer that all who get the same send from, and summed while they are on their way.
 
 use crate::VolumeError;
 use crate::extent::Holding;
 use crate::lag::Way;
+use crate::sums::sum_of;
 use crate::volume::{GLANCE, Transfer, Volume, all_of, pages_in};
-use crate::wire::{Ended, Leg, LegState, Posts, add_post};
-use muninn_net::Verb;
+use crate::wire::{Ended, Leg, LegState, OPERATION_PAGES, Posts, add_post};
+use muninn_net::{Buffer, Verb};
 use muninn_types::{Class, PAGE_SIZE, ServerId};
+use std::time::Duration;
 
 /// What has become of a write.
 #[derive(Default)]
@@ -80,9 +83,10 @@ impl Volume {
         self.take_in_late();
         // SAFETY: as the caller says.
         let posts = unsafe { self.distribute_pages(batch, &mut progress) }?;
+        let mut copied = None;
         for (to, pages) in posts.awaited {
             // SAFETY: as the caller says.
-            match unsafe { self.post_write(batch, class, to, pages) } {
+            match unsafe { self.post_write(batch, class, to, pages, &mut copied) } {
                 Ok(leg) => legs.push(leg),
                 Err(text) => {
                     progress.why = text;
@@ -93,13 +97,24 @@ impl Volume {
         for (to, pages) in posts.silent {
             let room = self.wire.may_leave_behind(to.server);
             // SAFETY: as the caller says.
-            match room.then(|| unsafe { self.post_write(batch, class, to, pages) }) {
+            match room.then(|| unsafe { self.post_write(batch, class, to, pages, &mut copied) }) {
                 Some(Ok(leg)) => self.leave_behind(batch, &leg),
                 _ => {
                     let pages = pages_in(pages).map(|at| (batch[at].extent, batch[at].place));
                     self.pass_over_all(to.server, pages);
                 }
             }
+        }
+        drop(copied);
+        let summed = self.layout().members() > 1;
+        let sum = |transfer: &Transfer| match summed {
+            // SAFETY: readable, as the caller says.
+            true => sum_of(self.sum_key, unsafe { &*transfer.near }),
+            false => 0,
+        };
+        let mut sums = [0; OPERATION_PAGES];
+        for (room, transfer) in sums.iter_mut().zip(batch) {
+            *room = sum(transfer);
         }
         self.await_writes(batch, legs, &mut progress)?;
         // What nobody has may be on its way to somebody who was not waited for, or there by now.
@@ -128,10 +143,9 @@ impl Volume {
             // SAFETY: as the caller says.
             unsafe { self.write_legs(&rest, class, &mut Vec::new()) }?;
         }
-        for transfer in batch {
+        for (transfer, sum) in batch.iter().zip(sums) {
             if let Some(entry) = self.map.get_mut(transfer.extent) {
-                // SAFETY: readable, as the caller says.
-                entry.note_page(transfer.place, unsafe { &*transfer.near });
+                entry.note_page_with(transfer.place, sum);
             }
         }
         Ok(())
@@ -186,7 +200,7 @@ impl Volume {
         !failed.is_empty() && !others.is_empty()
     }
 
-    /// Posts a write of some pages.
+    /// Posts a write of some pages; `copied` is what was posted to the member before.
     ///
     /// # Safety
     ///
@@ -197,14 +211,23 @@ impl Volume {
         class: Class,
         to: Holding,
         pages: u64,
+        copied: &mut Option<(u64, Buffer)>,
     ) -> Result<Leg, String> {
         let segs = self.segs(batch, pages, to.server);
-        let mut buffer = self.wire.buffer();
-        let (room, _) = buffer.as_mut().as_chunks_mut::<PAGE_SIZE>();
-        for (room, at) in room.iter_mut().zip(pages_in(pages)) {
-            // SAFETY: readable, as the caller says.
-            *room = unsafe { *batch[at].near };
-        }
+        let buffer = match copied {
+            Some((same, buffer)) if *same == pages => buffer.share(),
+            _ => {
+                let mut buffer = self.wire.buffer();
+                let (room, _) = buffer.as_mut().as_chunks_mut::<PAGE_SIZE>();
+                for (room, at) in room.iter_mut().zip(pages_in(pages)) {
+                    // SAFETY: readable, as the caller says.
+                    *room = unsafe { *batch[at].near };
+                }
+                let kept = buffer.share();
+                *copied = Some((pages, buffer));
+                kept
+            }
+        };
         let class = self.wire.class_of_write(to.server, class);
         let data = (segs, buffer, pages);
         self.wire
@@ -218,7 +241,7 @@ impl Volume {
         legs: &mut [Leg],
         progress: &mut Progress,
     ) -> Result<(), VolumeError> {
-        let mut turn = 0;
+        let (mut turn, mut idle) = (0, 0);
         loop {
             let waiting = legs.iter().filter(|leg| leg.state == LegState::Waiting);
             let waiting = waiting.count();
@@ -245,14 +268,21 @@ impl Volume {
                 .any(|t| self.map.get(t.extent).is_some_and(|e| e.members.len() > 1));
             let wait = match several {
                 true => {
-                    self.patience(&leg, waiting > 1, true)?;
-                    GLANCE
+                    let patience = self.patience(&leg, waiting > 1, true)?;
+                    // What does not fit into one connection goes on while another is waited for: all are looked
+                    // at before anybody is.
+                    match waiting > 1 && idle < waiting {
+                        true => Duration::ZERO,
+                        false => patience.min(GLANCE),
+                    }
                 }
                 false => self.patience(&leg, false, false)?,
             };
             let Some((token, ended)) = self.wire.poll(&leg, wait) else {
+                idle = if wait.is_zero() { idle + 1 } else { 0 };
                 continue;
             };
+            idle = 0;
             // One that was left behind is taken note of elsewhere.
             let awaited = |leg: &&mut Leg| leg.token == token && leg.state == LegState::Waiting;
             let Some(leg) = legs.iter_mut().find(awaited) else {

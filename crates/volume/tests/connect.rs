@@ -129,3 +129,37 @@ fn ten_dead_servers_of_a_hundred_hold_nobody_up() {
     clerk.stop();
     thread.join().unwrap();
 }
+
+/// Most of those that would be asked first take connections and then say nothing, as stopped processes do.
+#[test]
+fn many_that_say_nothing_are_not_waited_for_one_by_one() {
+    const SILENT: usize = 30;
+    let ids: Vec<ServerId> = (0..40).map(ServerId).collect();
+    let placement = Placement::new(0, 7, &ids);
+    let silent: Vec<ServerId> = placement.sequence().take(SILENT).collect();
+    let listeners: Vec<TcpListener> = ids
+        .iter()
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let address = |id: &ServerId| Address::Tcp(listeners[id.0 as usize].local_addr().unwrap());
+    let addresses: Vec<Address> = ids.iter().map(address).collect();
+    let silent: Vec<Address> = silent.iter().map(address).collect();
+    let connect = move |address: &Address, attempt: Attempt| {
+        if silent.contains(address) {
+            std::thread::sleep(attempt.patience);
+            return Err("it says nothing".to_string());
+        }
+        Ok(Arc::new(FakeTransport::new(Bytes::mib(64))) as Arc<dyn Transport>)
+    };
+    let roster = Roster::new(&addresses, Box::new(connect), Box::new(|_: &str| {}));
+    let roster = Arc::new(roster);
+    // Nobody's thread finds out beside this one.
+    let clerk = Arc::new(Clerk::new(Arc::clone(&roster), Layout::Mirror(2), 0, 7));
+    let mut volume = Volume::new(roster, clerk);
+    let start = Instant::now();
+    volume.extent().unwrap();
+    let took = start.elapsed();
+    // One by one it would be a quarter of a minute.
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(volume.holders().len(), 2);
+}

@@ -17,5 +17,6 @@ mod many;
 mod nothing;
 mod programs;
 mod redis;
+mod redis_client;
 mod tune;
 mod waits;

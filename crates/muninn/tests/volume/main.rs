@@ -12,12 +12,16 @@ mod common;
 #[path = "../run/harness.rs"]
 mod harness;
 
+#[path = "../run/redis_client.rs"]
+mod redis_client;
+
 mod donors;
 mod drain;
 mod lies;
 mod links;
 mod lose;
 mod members;
+mod movers;
 mod parity;
 mod pools;
 mod programs;

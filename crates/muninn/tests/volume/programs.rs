@@ -3,6 +3,8 @@
 use crate::common::{Place, place};
 use crate::harness::{cannot_run, plainly, program, start};
 use crate::pools::pool;
+use crate::redis_client::{Client, server_words};
+use crate::rejoin::{free_address, serve_at, start_again};
 use muninn_types::SplitMix64;
 use rustix::process::Signal;
 use std::fmt::Write;
@@ -10,10 +12,12 @@ use std::fmt::Write;
 /// Pages that have gone far before something happens.
 const FAR: u64 = 1000;
 
-/// Runs a program with two copies at three servers; one is killed and one stopped for a while.
+/// Runs a program with two copies at three servers; one is killed and started again, and one stopped for a
+/// while.
 fn same(place: &Place, local: &str, words: &[&str]) {
     let expected = plainly(place, words);
-    let pool = pool(place, 3, "1GiB");
+    let mut pool = pool(place, 3, "1GiB");
+    pool.servers[0] = serve_at(place, &free_address());
     let options = [
         "--local",
         local,
@@ -31,11 +35,51 @@ fn same(place: &Place, local: &str, words: &[&str]) {
     {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    start_again(place, &mut pool, 0);
     pool.signal(2, Signal::STOP);
     let ran = run.end();
     pool.signal(2, Signal::CONT);
     assert_eq!(ran.code, 0, "{ran:#?}");
     assert_eq!(ran.out, expected, "{ran:#?}");
+}
+
+/// A store that is loaded while a server is killed, started again, and another one stopped; all of it reads
+/// back, at each step.
+#[test]
+fn redis() {
+    if cannot_run() || program(&["redis-server"]).is_none() {
+        return;
+    }
+    let place = place();
+    let mut pool = pool(&place, 3, "1GiB");
+    pool.servers[0] = serve_at(&place, &free_address());
+    let (socket, dir) = (place.path("r.sock"), place.path(""));
+    let at = pool.addresses();
+    let options = ["--local", "16MiB", "--pool", &at, "--layout", "mirror"];
+    let words = server_words(socket.to_str().unwrap(), dir.to_str().unwrap());
+    let run = start(&place, &options, &words);
+    let mut client = Client::connect(&socket, || run.is_alive());
+    let keys = 30_000;
+    client.load(keys);
+    run.until_far(FAR);
+    let job = run.job();
+    pool.signal(0, Signal::KILL);
+    client.read_back(keys);
+    run.until("its copies are made anew", || {
+        job.total().extents_repaired > 0 && job.total().extents_degraded == 0
+    });
+    start_again(&place, &mut pool, 0);
+    client.load(keys);
+    pool.signal(1, Signal::STOP);
+    client.read_back(keys);
+    pool.signal(1, Signal::CONT);
+    run.until("what it missed is there", || {
+        job.total().extents_degraded == 0
+    });
+    pool.signal(2, Signal::KILL);
+    client.read_back(keys);
+    client.send(&[b"SHUTDOWN", b"NOSAVE"]);
+    run.end().assert_good_and_far();
 }
 
 fn write_lines(place: &Place, lines: u64) {

@@ -1,8 +1,8 @@
 //! Servers that come back: after a pause, or started anew at the same place.
 
 use crate::common::{Place, Served, place};
-use crate::harness::{cannot_run, held};
-use crate::pools::{pool, working};
+use crate::harness::{PATIENCE, cannot_run, held};
+use crate::pools::{Pool, pool, working};
 use muninn_types::{Bytes, SplitMix64};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ fn all_pieces_pause_in_turn() {
 
 /// An address that nobody else will take meanwhile: below the ports that the kernel gives to clients. One
 /// of those who try to reach the dead server might be given its very port.
-fn free_address() -> String {
+pub fn free_address() -> String {
     let mut dice = SplitMix64::new(muninn_sys::rand::u64());
     loop {
         let address = format!("127.0.0.1:{}", 20_000 + dice.below(12_000));
@@ -77,7 +77,7 @@ fn free_address() -> String {
     }
 }
 
-fn serve_at(place: &Place, address: &str) -> Served {
+pub fn serve_at(place: &Place, address: &str) -> Served {
     Served::start(place.command(&[
         "serve",
         "--listen",
@@ -89,6 +89,18 @@ fn serve_at(place: &Place, address: &str) -> Served {
         "3s",
         "--insecure",
     ]))
+}
+
+/// Starts one that was killed again, at the same address and empty.
+pub fn start_again(place: &Place, pool: &mut Pool, server: usize) {
+    let address = pool.servers[server].tcp();
+    // On a busy machine it may take a while to end, and it listens as long.
+    let ends = Instant::now() + PATIENCE;
+    while std::net::TcpListener::bind(&address).is_err() {
+        assert!(Instant::now() < ends, "{address} is never free");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    pool.servers[server] = serve_at(place, &address);
 }
 
 /// A server is killed and started again at the same address, empty: it is used again, and the other
@@ -104,14 +116,9 @@ fn a_server_is_started_again() {
     let run = working(&place, &pool.addresses(), "mirror", 40);
     run.until_far(FAR);
     let job = run.job();
-    let address = pool.servers[0].tcp();
     pool.signal(0, Signal::KILL);
     run.until("its copies are missed", || job.total().extents_degraded > 0);
-    // On a busy machine it may take a while to end, and it listens as long.
-    run.until("its place is free", || {
-        std::net::TcpListener::bind(&address).is_ok()
-    });
-    pool.servers[0] = serve_at(&place, &address);
+    start_again(&place, &mut pool, 0);
     run.until("it is filled", || {
         job.total().extents_degraded == 0 && held(&place, &pool.servers[0]) > Bytes::ZERO
     });

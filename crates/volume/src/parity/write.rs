@@ -15,6 +15,7 @@ use muninn_net::Verb;
 use muninn_policy::stripe::{PIECES_MAX, Pieces};
 use muninn_types::{Class, PAGE_SIZE, ServerId};
 use std::ptr;
+use std::time::Duration;
 
 /// What is written to a row.
 struct Change {
@@ -423,6 +424,7 @@ impl Volume {
         why: &mut String,
     ) -> Result<(), VolumeError> {
         let stripes = self.stripes();
+        let mut idle = 0;
         loop {
             let waiting = legs.iter().filter(|leg| leg.state == LegState::Waiting);
             let waiting = waiting.count();
@@ -444,9 +446,16 @@ impl Volume {
             }
             let leg = *leg;
             self.patience(&leg, waiting > 1, true)?;
-            let Some((token, ended)) = self.wire.poll(&leg, GLANCE) else {
+            // All are looked at before anybody is waited for, as in `await_writes`.
+            let wait = match waiting > 1 && idle < waiting {
+                true => Duration::ZERO,
+                false => GLANCE,
+            };
+            let Some((token, ended)) = self.wire.poll(&leg, wait) else {
+                idle = if wait.is_zero() { idle + 1 } else { 0 };
                 continue;
             };
+            idle = 0;
             // One that was left behind is taken note of elsewhere.
             let awaited = |leg: &&mut Leg| leg.token == token && leg.state == LegState::Waiting;
             let Some(leg) = legs.iter_mut().find(awaited) else {

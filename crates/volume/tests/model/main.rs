@@ -13,7 +13,7 @@ mod stage;
 
 use muninn_policy::layout::Layout;
 use muninn_policy::stripe::Stripes;
-use muninn_types::{Class, Nanos, PAGE_SIZE, SplitMix64};
+use muninn_types::{Bytes, Class, Nanos, PAGE_SIZE, SplitMix64};
 use muninn_volume::{Clerk, Extent, ExtentId, Listed, Page, Roster, Transfer, Volume};
 use puppet::Puppet;
 use stage::{Stage, StageTime};
@@ -32,6 +32,8 @@ enum Hurt {
     Slow,
     Draining,
     Lying,
+    /// It answers heartbeats, and does nothing with data.
+    Deaf,
     /// It wants half of its memory back.
     Asking,
 }
@@ -317,6 +319,17 @@ impl World {
         });
     }
 
+    /// The same, with one that nobody waits for.
+    fn settle_but(&mut self, dead: usize) {
+        let noticed = self.stage.now() + NOTICED.into();
+        self.until("all copies are there", |world| {
+            let census = world.volume.census();
+            let gone = world.puppets[dead].sessions() == 0;
+            let well = (census.degraded, census.leaving) == (0, 0);
+            gone && world.stage.now() >= noticed && well
+        });
+    }
+
     fn hurt_one(&mut self, dice: &mut SplitMix64) {
         let already = self.hurt.iter().flatten().count();
         if already >= self.layout.spare() {
@@ -327,12 +340,13 @@ impl World {
         if self.hurt[victim].is_some() {
             return;
         }
-        let how = match dice.below(6) {
+        let how = match dice.below(7) {
             0 => Hurt::Stopped,
             1 => Hurt::Dead,
             2 => Hurt::Slow,
             3 => Hurt::Lying,
             4 => Hurt::Asking,
+            5 => Hurt::Deaf,
             _ => Hurt::Draining,
         };
         let puppet = &self.puppets[victim];
@@ -342,6 +356,7 @@ impl World {
             Hurt::Slow => puppet.be_slow(Duration::from_millis(5)),
             Hurt::Draining => puppet.drain(true),
             Hurt::Lying => puppet.lie(true),
+            Hurt::Deaf => puppet.be_deaf(true),
             Hurt::Asking => puppet.keep(Some(puppet.grants() / 2)),
         }
         self.hurt[victim] = Some(how);
@@ -357,6 +372,7 @@ impl World {
                 Some(Hurt::Slow) => puppet.be_slow(Duration::ZERO),
                 Some(Hurt::Draining) => puppet.drain(false),
                 Some(Hurt::Lying) => puppet.lie(false),
+                Some(Hurt::Deaf) => puppet.be_deaf(false),
                 Some(Hurt::Asking) => puppet.keep(None),
             }
         }
@@ -694,6 +710,191 @@ fn a_liar_and_a_silence_cost_a_delay_once() {
         let took = world.stage.now().saturating_sub(start);
         assert!(took < Nanos::secs(1), "{took:?}");
     });
+}
+
+/// One that answers heartbeats and does nothing else is replaced as well, and is not given the next extents.
+#[test]
+fn one_that_only_says_that_it_is_there_is_replaced() {
+    silences(|layout, seed| {
+        let mut dice = SplitMix64::new(seed);
+        let mut world = world_with_contents(layout, 1, &mut dice);
+        let held = |world: &World| world.puppets.iter().position(|p| p.grants() == 3);
+        let deaf = held(&world).expect("one has a member of each");
+        world.puppets[deaf].be_deaf(true);
+        for _ in 0..20 {
+            world.write(&mut dice);
+            world.read_some(&mut dice);
+        }
+        world.settle();
+        world.until("it has nothing any more", |world| {
+            world.puppets[deaf].grants() == 0
+        });
+        for _ in 0..2 {
+            let extent = world.extent();
+            world.extents.push(extent);
+            world.write(&mut dice);
+            assert_eq!(world.puppets[deaf].grants(), 0, "{:?}", world.said);
+        }
+        world.settle();
+        // Nobody needs it.
+        world.puppets[deaf].kill();
+        let others = (0..world.puppets.len()).filter(|at| *at != deaf);
+        others
+            .take(layout.spare())
+            .for_each(|at| world.puppets[at].kill());
+        world.read_all();
+    });
+}
+
+/// Where it is the first that would be asked for a copy, others are asked.
+#[test]
+fn a_repair_does_not_wait_for_one_that_only_says_that_it_is_there() {
+    for layout in [Layout::Mirror(2), Layout::Mirror(3), parity(2, 1)] {
+        // Whichever it is that would be asked first.
+        for which in [0, 1] {
+            let mut dice = SplitMix64::new(8);
+            let mut world = world_with_contents(layout, 2, &mut dice);
+            let held = |puppet: &Puppet| puppet.grants() > 0;
+            let holder = world.puppets.iter().position(held).unwrap();
+            let mut empty = (0..world.puppets.len()).filter(|at| !held(&world.puppets[*at]));
+            let deaf = empty.nth(which).expect("two have nothing");
+            world.puppets[deaf].be_deaf(true);
+            world.puppets[holder].kill();
+            world.settle_but(holder);
+            world.read_all();
+        }
+    }
+}
+
+/// Half of a large pool falls silent at the same moment: those that answer keep their leases.
+#[test]
+fn a_crowd_of_silent_servers_costs_nobody_the_lease() {
+    let mut dice = SplitMix64::new(2);
+    let mut world = World::new(48, Layout::Mirror(2), Stage::simulated());
+    world.puppets.iter().for_each(|puppet| puppet.limit(1));
+    for _ in 0..24 {
+        let extent = world.extent();
+        world.extents.push(extent);
+        world.write(&mut dice);
+    }
+    world.settle();
+    let good = |at: &usize| at.is_multiple_of(2);
+    (0..48)
+        .filter(|at| !good(at))
+        .for_each(|at| world.puppets[at].stop());
+    let ends = world.stage.now() + Nanos::secs(3);
+    while world.stage.now() < ends {
+        world.attend();
+        world.stage.sleep(Duration::from_millis(5));
+    }
+    let unbeaten = |at: usize| (world.puppets[at].longest_unbeaten(), at);
+    let worst = (0..48).filter(good).map(unbeaten).max().unwrap();
+    assert!(worst.0 < Nanos::millis(200), "{worst:?}: the lease ran out");
+    world.puppets.iter().for_each(Puppet::go_on);
+    world.settle();
+    world.read_all();
+}
+
+/// However many servers there are, it is one line that can be read.
+#[test]
+fn a_full_pool_is_told_of_in_a_line() {
+    let mut world = World::new(40, Layout::Mirror(2), Stage::simulated());
+    world.puppets.iter().for_each(|puppet| puppet.limit(0));
+    let why = world.volume.extent().unwrap_err().to_string();
+    assert!(why.contains("and 37 more give nothing"), "{why}");
+    assert!(why.lines().count() == 1 && why.len() < 700, "{why}");
+}
+
+/// Whoever gives less than was asked for would have all extents as small as it likes, or of no size.
+#[test]
+fn a_server_that_gives_crumbs_is_passed_over() {
+    for crumbs in [
+        Bytes::ZERO,
+        Bytes(1),
+        Bytes(4096),
+        Bytes::kib(128),
+        Bytes(1 << 44),
+    ] {
+        for layout in [Layout::Single, Layout::Mirror(2), parity(2, 1)] {
+            let mut dice = SplitMix64::new(6);
+            let mut world = World::new(layout.members() + 1, layout, Stage::simulated());
+            // Whoever would be asked first.
+            let extent = world.extent();
+            world.extents.push(extent);
+            let pages = extent.pages;
+            let miser = world.puppets.iter().position(|p| p.grants() > 0).unwrap();
+            world.puppets[miser].give_crumbs(crumbs);
+            for _ in 0..3 {
+                let extent = world.extent();
+                world.extents.push(extent);
+                assert_eq!(extent.pages, pages, "{layout} {crumbs}");
+                world.write(&mut dice);
+            }
+            world.settle();
+            world.read_all();
+            let given = crumbs >= Bytes::kib(256);
+            assert_eq!(
+                world.puppets[miser].grants() > 1,
+                given,
+                "{layout} {crumbs}"
+            );
+        }
+    }
+}
+
+/// The pool gets full in the middle of a repair: what there is room for has its copies, the rest goes on with
+/// those that are left, which is said once, and is mended when there is room.
+#[test]
+fn the_pool_gets_full_in_the_middle_of_a_repair() {
+    for layout in [Layout::Mirror(2), Layout::Mirror(3), parity(2, 1)] {
+        let mut dice = SplitMix64::new(9);
+        let mut world = World::new(layout.members() + 1, layout, Stage::simulated());
+        let count = 6;
+        for _ in 0..count {
+            let extent = world.extent();
+            world.extents.push(extent);
+            world.write(&mut dice);
+        }
+        world.settle();
+        let held =
+            |world: &World| -> Vec<usize> { world.puppets.iter().map(Puppet::grants).collect() };
+        let dead = held(&world).iter().position(|grants| *grants > 0).unwrap();
+        let lost = world.puppets[dead].grants();
+        // Room for two of those that lose a member.
+        let room = 2;
+        let full: usize = held(&world).iter().sum::<usize>() - lost + room;
+        let spare = held(&world).iter().position(|grants| *grants == 0);
+        for (at, puppet) in world.puppets.iter().enumerate() {
+            puppet.limit(puppet.grants() + if Some(at) == spare { room } else { 0 });
+        }
+        world.puppets[dead].kill();
+        world.until("it says that there is no room", |world| {
+            let said = world.said.lock().unwrap();
+            said.iter()
+                .any(|line| line.contains("no room for another copy"))
+        });
+        for _ in 0..40 {
+            world.attend();
+            world.write(&mut dice);
+            world.read_some(&mut dice);
+            world.stage.sleep(Duration::from_millis(100));
+        }
+        assert_eq!(held(&world).iter().sum::<usize>(), full, "{layout}");
+        assert_eq!(
+            world.volume.census().degraded as usize,
+            lost - room,
+            "{layout}"
+        );
+        let said = world.said.lock().unwrap().clone();
+        let lines = said.iter().filter(|line| line.contains("no room"));
+        assert_eq!(lines.count(), 1, "{said:#?}");
+        world
+            .puppets
+            .iter()
+            .for_each(|puppet| puppet.limit(usize::MAX));
+        world.settle_but(dead);
+        world.read_all();
+    }
 }
 
 /// One that is silent for long is replaced, and what it had is given back when it goes on.

@@ -6,7 +6,7 @@ use muninn_net::fake::FakeTransport;
 use muninn_net::{Answer, Beat, Control, Done, Kind, Lane, NetError, Op, Transport, Verb};
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, LaneKind, Nanos, PAGE_SIZE};
-use muninn_wire::{ErrorCode, Refusal};
+use muninn_wire::{ErrorCode, GrantInfo, Refusal};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -22,6 +22,14 @@ struct State {
     draining: bool,
     slow: Duration,
     lying: bool,
+    /// It answers what it is asked, and does nothing with data.
+    deaf: bool,
+    /// It gives no more grants than these, and so much where more is asked for.
+    grants_max: usize,
+    crumbs: Option<Bytes>,
+    /// When somebody renewed the lease last, and the longest time between two of these.
+    beaten: Option<Nanos>,
+    longest: Nanos,
     /// More grants than these are asked back.
     keeps: Option<usize>,
     /// Somebody has connected, and since it was started last.
@@ -50,6 +58,11 @@ impl Puppet {
             draining: false,
             slow: Duration::ZERO,
             lying: false,
+            deaf: false,
+            grants_max: usize::MAX,
+            crumbs: None,
+            beaten: None,
+            longest: Nanos::ZERO,
             keeps: None,
             known: false,
             met: true,
@@ -101,6 +114,23 @@ impl Puppet {
     }
     pub fn lie(&self, lying: bool) {
         self.lock().lying = lying;
+    }
+    /// It answers heartbeats, gives grants and takes them back, and leaves data alone.
+    pub fn be_deaf(&self, deaf: bool) {
+        self.lock().deaf = deaf;
+    }
+    pub fn limit(&self, grants: usize) {
+        self.lock().grants_max = grants;
+    }
+    /// Says of each grant that it is so large.
+    pub fn give_crumbs(&self, bytes: Bytes) {
+        self.lock().crumbs = Some(bytes);
+    }
+    /// The longest that a lease was not renewed.
+    pub fn longest_unbeaten(&self) -> Nanos {
+        let state = self.lock();
+        let since = state.beaten.map(|at| self.stage.now().saturating_sub(at));
+        state.longest.max(since.unwrap_or_default())
     }
     pub fn drain(&self, draining: bool) {
         self.lock().draining = draining;
@@ -166,31 +196,46 @@ impl Transport for Session {
         }))
     }
     fn call(&self, control: Control, deadline: Duration) -> Result<Answer, NetError> {
-        let (stopped, draining) = {
+        let (stopped, draining, full, crumbs) = {
             let state = self.puppet.lock();
-            (state.stopped, state.draining || state.keeps.is_some())
+            let grants = state.memory.as_ref().map_or(0, |memory| memory.grants());
+            let draining = state.draining || state.keeps.is_some();
+            let full = grants >= state.grants_max;
+            (state.stopped, draining, full, state.crumbs)
         };
         if stopped && self.memory.lost().is_none() {
             let stage = &self.puppet.stage;
-            stage.sleep(deadline.min(Duration::from_millis(20)));
+            stage.sleep(deadline);
             return Err(NetError::Timeout(self.puppet.address.clone(), deadline));
         }
         if draining && matches!(control, Control::Grant { .. }) {
             let refusal = Refusal::with(ErrorCode::Draining, 0, 0);
             return Err(NetError::Refused(self.puppet.address.clone(), refusal));
         }
-        self.memory.call(control, deadline)
+        if full && matches!(control, Control::Grant { .. }) {
+            let refusal = Refusal::with(ErrorCode::PoolFull, 0, 0);
+            return Err(NetError::Refused(self.puppet.address.clone(), refusal));
+        }
+        let answer = self.memory.call(control, deadline)?;
+        Ok(match (answer, crumbs) {
+            (Answer::Granted(info), Some(Bytes(bytes))) => {
+                Answer::Granted(GrantInfo { bytes, ..info })
+            }
+            (answer, _) => answer,
+        })
     }
     fn beat(&self, patience: Duration) -> Beat {
         if self.lost().is_some() {
             return Beat::Lost;
         }
         if self.puppet.lock().stopped {
-            self.puppet
-                .stage
-                .sleep(patience.min(Duration::from_millis(5)));
+            self.puppet.stage.sleep(patience);
             return Beat::Silent;
         }
+        let now = self.puppet.stage.now();
+        let mut state = self.puppet.lock();
+        let before = state.beaten.replace(now).unwrap_or(now);
+        state.longest = state.longest.max(now.saturating_sub(before));
         Beat::Answered
     }
     fn lost(&self) -> Option<String> {
@@ -224,7 +269,7 @@ impl Strings {
         let state = self.session.puppet.lock();
         let (_, posted) = self.waiting.front()?;
         let done = *posted + (state.slow + TRIP).into();
-        match state.stopped {
+        match state.stopped || state.deaf {
             true => Some(done.max(state.goes_on_at?)),
             false => Some(done),
         }
@@ -234,7 +279,7 @@ impl Strings {
         let lost = self.session.lost().is_some();
         let (stopped, slow) = {
             let state = self.session.puppet.lock();
-            (state.stopped, state.slow)
+            (state.stopped || state.deaf, state.slow)
         };
         if stopped && !lost {
             return;

@@ -135,9 +135,13 @@ fn extents(job: &JobShown) -> String {
         return String::new();
     }
     let all = total.grants.max(degraded + leaving);
+    let waiting = match total.extents_waiting {
+        0 => String::new(),
+        waiting => format!(" ({waiting} of them wait for room, or for servers that answer)"),
+    };
     format!(
-        "\n{}: of {all} extents {} are well, {degraded} lack a copy, {leaving} go to other servers; {} were \
-         copied so far",
+        "\n{}: of {all} extents {} are well, {degraded} lack a copy, {leaving} go to other servers{waiting}; {} \
+         were copied so far",
         job.name,
         all - degraded - leaving,
         total.extents_repaired
