@@ -20,7 +20,7 @@ use crate::roster::Roster;
 use muninn_net::Transport;
 use muninn_policy::layout::Layout;
 use muninn_policy::placement::Placement;
-use muninn_types::{GrantId, ServerId};
+use muninn_types::{Extent, GrantId, ServerId};
 use muninn_wire::MAX_GRANTS;
 use rounds::Rounds;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -28,7 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Pages of an extent, at most: 16 MiB.
-pub const EXTENT_PAGES: u32 = 4096;
+pub const EXTENT_PAGES: u32 = Extent::PAGES_MAX;
 /// How long a server may take to give memory: where it is the only one, and where others can be asked.
 const ONLY_DEADLINE: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(1);
