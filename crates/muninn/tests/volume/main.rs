@@ -12,6 +12,7 @@ mod common;
 #[path = "../run/harness.rs"]
 mod harness;
 
+#[allow(dead_code)]
 #[path = "../run/redis_client.rs"]
 mod redis_client;
 

@@ -1,23 +1,38 @@
 //! Real programs whose servers are killed and stopped: their results are those of a plain run.
 
 use crate::common::{Place, place};
-use crate::harness::{cannot_run, plainly, program, start};
-use crate::pools::pool;
+use crate::harness::{cannot_run, held, plainly, program, start};
+use crate::pools::Pool;
 use crate::redis_client::{Client, server_words};
 use crate::rejoin::{free_address, serve_at, start_again};
-use muninn_types::SplitMix64;
+use muninn_types::{Bytes, SplitMix64};
 use rustix::process::Signal;
 use std::fmt::Write;
 
 /// Pages that have gone far before something happens.
 const FAR: u64 = 1000;
 
+/// Three servers that can be started again where they are.
+fn lasting(place: &Place) -> Pool {
+    let serve = |_| serve_at(place, &free_address());
+    Pool {
+        servers: (0..3).map(serve).collect(),
+    }
+}
+
+/// Servers that hold something.
+fn used(place: &Place, pool: &Pool) -> Vec<usize> {
+    let holds = |at: &usize| held(place, &pool.servers[*at]) > Bytes::ZERO;
+    let used: Vec<usize> = (0..pool.servers.len()).filter(holds).collect();
+    assert!(used.len() >= 2, "two copies are at {used:?}");
+    used
+}
+
 /// Runs a program with two copies at three servers; one is killed and started again, and one stopped for a
 /// while.
 fn same(place: &Place, local: &str, words: &[&str]) {
     let expected = plainly(place, words);
-    let mut pool = pool(place, 3, "1GiB");
-    pool.servers[0] = serve_at(place, &free_address());
+    let mut pool = lasting(place);
     let options = [
         "--local",
         local,
@@ -29,16 +44,17 @@ fn same(place: &Place, local: &str, words: &[&str]) {
     let run = start(place, &options, words);
     run.until_far(FAR);
     let job = run.job();
-    pool.signal(0, Signal::KILL);
+    let used = used(place, &pool);
+    pool.signal(used[0], Signal::KILL);
     // What lost a copy has one again, as far as the program lasts that long.
     while run.is_alive() && (job.total().extents_degraded > 0 || job.total().extents_repaired == 0)
     {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    start_again(place, &mut pool, 0);
-    pool.signal(2, Signal::STOP);
+    start_again(place, &mut pool, used[0]);
+    pool.signal(used[1], Signal::STOP);
     let ran = run.end();
-    pool.signal(2, Signal::CONT);
+    pool.signal(used[1], Signal::CONT);
     assert_eq!(ran.code, 0, "{ran:#?}");
     assert_eq!(ran.out, expected, "{ran:#?}");
 }
@@ -51,8 +67,7 @@ fn redis() {
         return;
     }
     let place = place();
-    let mut pool = pool(&place, 3, "1GiB");
-    pool.servers[0] = serve_at(&place, &free_address());
+    let mut pool = lasting(&place);
     let (socket, dir) = (place.path("r.sock"), place.path(""));
     let at = pool.addresses();
     let options = ["--local", "16MiB", "--pool", &at, "--layout", "mirror"];
@@ -63,20 +78,21 @@ fn redis() {
     client.load(keys);
     run.until_far(FAR);
     let job = run.job();
-    pool.signal(0, Signal::KILL);
+    let used = used(&place, &pool);
+    pool.signal(used[0], Signal::KILL);
     client.read_back(keys);
     run.until("its copies are made anew", || {
         job.total().extents_repaired > 0 && job.total().extents_degraded == 0
     });
-    start_again(&place, &mut pool, 0);
+    start_again(&place, &mut pool, used[0]);
     client.load(keys);
-    pool.signal(1, Signal::STOP);
+    pool.signal(used[1], Signal::STOP);
     client.read_back(keys);
-    pool.signal(1, Signal::CONT);
+    pool.signal(used[1], Signal::CONT);
     run.until("what it missed is there", || {
         job.total().extents_degraded == 0
     });
-    pool.signal(2, Signal::KILL);
+    pool.signal(used[1], Signal::KILL);
     client.read_back(keys);
     client.send(&[b"SHUTDOWN", b"NOSAVE"]);
     run.end().assert_good_and_far();
