@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// "MUNINNJB", as it lies in memory.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"MUNINNJB");
 /// Raised whenever the meaning of the file changes.
-pub(crate) const VERSION: u64 = 8;
+pub(crate) const VERSION: u64 = 9;
 /// Longest configuration.
 pub(crate) const CONFIG_MAX: usize = 16 << 10;
 /// Longest list of servers.

@@ -10,6 +10,7 @@ mod duration;
 mod ids;
 mod rng;
 mod size;
+mod spread;
 mod time;
 
 pub use class::{Class, ClassError, LaneKind};
@@ -19,4 +20,5 @@ pub use ids::{
 };
 pub use rng::SplitMix64;
 pub use size::{Bytes, LocalSize, PAGE_SHIFT, PAGE_SIZE, ParseSizeError, Percent};
+pub use spread::Spread;
 pub use time::Nanos;

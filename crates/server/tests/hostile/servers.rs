@@ -5,7 +5,9 @@ use muninn_net::Observer;
 use muninn_proto::framing::FrameBuffer;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, SessionId};
-use muninn_wire::{Challenge, Header, Kind, Lock, SessionStatus, ShortText, StatusPage, Welcome};
+use muninn_wire::{
+    Challenge, Header, Kind, Lock, SessionStatus, ShortText, StatusPage, VERSION_MIN, Welcome,
+};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -31,7 +33,7 @@ fn page(after: SessionId, next: impl Fn(SessionId) -> SessionId) -> Vec<u8> {
         ..StatusPage::default()
     };
     let mut bytes = Vec::new();
-    page.encode(&mut bytes);
+    page.encode(VERSION_MIN, &mut bytes);
     bytes
 }
 
