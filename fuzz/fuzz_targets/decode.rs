@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = (Hello::decode(body), Challenge::decode(body), Welcome::decode(body));
     let _ = (GrantInfo::decode(body), decode_adopted(body), decode_old_value(body));
     let _ = (ServiceInfo::decode(body), Called::decode(body));
-    let _ = (Notice::decode(body), DrainReport::decode(3, body), DrainReport::decode(4, body), StatusPage::decode(body));
+    let _ = (Notice::decode(body), DrainReport::decode(3, body), DrainReport::decode(4, body), StatusPage::decode(4, body), StatusPage::decode(5, body));
     let _ = Estate::decode(bytes);
     let _ = (Segs::decode(body), GrantList::decode(body));
     for &code in ErrorCode::ALL {

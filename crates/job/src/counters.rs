@@ -8,6 +8,7 @@
 //! happened between two loads.
 
 use muninn_policy::kinds::Kinds;
+use muninn_types::{Nanos, Spread};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,6 +30,8 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: AtomicU64,)+
+            /// How long faults took, by what was answered: see [`Counters::answered`].
+            times: [Times; 3],
         }
 
         /// The values of [`Counters`] at a moment.
@@ -222,12 +225,18 @@ impl Counters {
             &self.fault_far_ns,
         ];
         let now = self.answered();
-        for ((before, now), time) in before.into_iter().zip(now).zip(times) {
+        for (kind, ((before, now), time)) in before.into_iter().zip(now).zip(times).enumerate() {
             if now != before {
                 time.fetch_add(took_ns, Ordering::Relaxed);
+                self.times[kind].note(Nanos(took_ns));
                 return;
             }
         }
+    }
+
+    /// How long faults took, by kind, ever.
+    pub fn times(&self) -> [Spread; 3] {
+        self.times.each_ref().map(Times::load)
     }
 
     /// What is resident of each kind now.
@@ -275,6 +284,36 @@ impl Counters {
                 Kind::Total => _ = sum.fetch_add(value, Ordering::Relaxed),
                 Kind::Peak => _ = sum.fetch_max(value, Ordering::Relaxed),
             }
+        }
+        for (own, sum) in self.times.iter().zip(&sum.times) {
+            own.hand_over(sum);
+        }
+    }
+}
+
+/// A [`Spread`] in shared memory.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Times {
+    counts: [AtomicU64; Spread::BUCKETS],
+}
+
+impl Times {
+    fn note(&self, took: Nanos) {
+        self.counts[Spread::bucket(took)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Without the sum, which is a counter by itself.
+    fn load(&self) -> Spread {
+        Spread {
+            counts: (self.counts.each_ref()).map(|count| count.load(Ordering::Relaxed)),
+            sum_ns: 0,
+        }
+    }
+
+    fn hand_over(&self, sum: &Times) {
+        for (own, sum) in self.counts.iter().zip(&sum.counts) {
+            sum.fetch_add(own.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 }
@@ -373,6 +412,17 @@ mod tests {
         let seen = counters.snapshot();
         let times = [seen.fault_zero_ns, seen.fault_staged_ns, seen.fault_far_ns];
         assert_eq!(times, [5, 70, 900]);
+        counters.faults_remote.fetch_add(1, Ordering::Relaxed);
+        let before = counters.answered();
+        counters.faults_remote.fetch_add(1, Ordering::Relaxed);
+        counters.note_time(before, 5_000);
+        let counts = counters.times().map(|spread| spread.count());
+        assert_eq!((counts, counters.times()[2].counts[3]), ([1, 1, 2], 1));
+        // One that ends leaves them to the job.
+        let sum = Counters::default();
+        counters.hand_over(&sum);
+        assert_eq!(sum.times().map(|spread| spread.count()), [1, 1, 2]);
+        assert_eq!(counters.times(), <[Spread; 3]>::default());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::{Config, ConfigError, Place, Snapshot, VARIABLE, directory, place};
 use muninn_sys::bell::Bell;
 use muninn_sys::memory::{MemoryError, Shared};
 use muninn_sys::proc::ProcessId;
-use muninn_types::Bytes;
+use muninn_types::{Bytes, Spread};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -310,6 +310,11 @@ impl Job {
     /// Everything all processes counted so far, the ended ones included.
     pub fn total(&self) -> Snapshot {
         place::total(&self.page)
+    }
+
+    /// How long faults took ever: first touches, pages about to leave (or fetched ahead), far pages.
+    pub fn times(&self) -> [Spread; 3] {
+        place::times(&self.page)
     }
 
     /// Adds up what all processes hold, near and far, and remembers the most there ever was. It does

@@ -16,7 +16,7 @@ use crate::{Counters, PLACES_MAX, PLACES_READY, Snapshot};
 use muninn_policy::share::{self, Known};
 use muninn_sys::memory::Shared;
 use muninn_sys::proc::ProcessId;
-use muninn_types::Bytes;
+use muninn_types::{Bytes, Spread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -259,6 +259,26 @@ fn empty(page: &Layout, index: usize, expected: u64, by: ProcessId) -> bool {
     page.places[index].counters.hand_over(&page.departed);
     owner.store(0, Ordering::Release);
     true
+}
+
+/// How long faults took, by kind, of all processes that ever were.
+pub(crate) fn times(page: &Arc<Shared<Layout>>) -> [Spread; 3] {
+    let mut sums = page.departed.times();
+    for place in Place::all(page) {
+        for (sum, times) in sums.iter_mut().zip(place.counters().times()) {
+            sum.add(&times);
+        }
+    }
+    let total = total(page);
+    let ns = [
+        total.fault_zero_ns,
+        total.fault_staged_ns,
+        total.fault_far_ns,
+    ];
+    for (sum, ns) in sums.iter_mut().zip(ns) {
+        sum.sum_ns = ns;
+    }
+    sums
 }
 
 /// Everything the job counted: what the departed left, and the places of the living and of those who

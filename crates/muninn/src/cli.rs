@@ -60,6 +60,8 @@ pub enum Command {
     Status(cmd::status::Args),
     /// Watch servers and jobs, live, and change limits
     Top(cmd::top::Args),
+    /// Watch servers and jobs, live, in a browser
+    Dashboard(Box<cmd::dashboard::Args>),
     /// Divide this node's memory among its jobs, and lend what they leave free
     Agent(Box<cmd::agent::Args>),
     /// Keep the list of a rack's pool, and say which job may start where
@@ -110,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Nic(args) => config().and_then(|config| cmd::nic::run(args, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
         Command::Top(args) => config().and_then(|config| cmd::top::run(args, &config)),
+        Command::Dashboard(args) => config().and_then(|config| cmd::dashboard::run(args, &config)),
         Command::Profile(args) => cmd::profile::run(args),
         Command::Trace(args) => cmd::trace::run(args),
         Command::Ctl(ctl) => cmd::ctl::run(ctl),

@@ -37,6 +37,13 @@ pub struct Client {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl ClientArgs {
+    /// As [`ClientArgs::resolve`], where servers are named or one listens at the default place.
+    pub fn resolve_if_any(&self, file: &ClientTable) -> Result<Option<Client>, Failure> {
+        let named = !self.pool.is_empty() || !file.pool.0.is_empty();
+        let any = named || default_socket().exists();
+        any.then(|| self.resolve(file)).transpose()
+    }
+
     pub fn resolve(&self, file: &ClientTable) -> Result<Client, Failure> {
         let key_file = self.key_file.as_deref().or(file.key_file.as_deref());
         let named = [&self.pool, &file.pool.0]

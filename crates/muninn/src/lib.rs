@@ -9,6 +9,8 @@ pub mod failure;
 pub mod hosting;
 pub mod key_file;
 pub mod launched;
+pub mod metrics;
+pub mod observe;
 pub mod pool_list;
 pub mod server;
 pub mod ui;

@@ -73,8 +73,12 @@ pub(crate) struct Connection {
     pub class: Class,
     /// Mark the packets with the class of the requests they answer, once that is known.
     to_mark: bool,
+    /// Requests of each class that were answered in this turn.
+    answered: [u32; Class::COUNT],
     /// In the scheduler's queue.
     pub queued: bool,
+    /// Since when there is something to do, as far as the loop has looked.
+    pub ready_since: Nanos,
     /// Since when nothing of a reply could be sent.
     pub blocked_since: Option<Nanos>,
     /// The descriptor is watched for room to write.
@@ -124,7 +128,9 @@ impl Connection {
             guard: None,
             class: Class::Control,
             to_mark,
+            answered: [0; Class::COUNT],
             queued: false,
+            ready_since: Nanos::ZERO,
             blocked_since: None,
             watches_write: false,
         }
@@ -185,6 +191,13 @@ impl Connection {
         std::mem::swap(frame, &mut self.replies);
         self.outgoing.sent = 0;
         self.outgoing.total = self.outgoing.frame.len();
+    }
+
+    /// Requests that were answered since this was asked last: how many of each class there is.
+    pub(crate) fn take_answered(&mut self) -> impl Iterator<Item = (Class, u64)> + use<> {
+        let answered = std::mem::take(&mut self.answered);
+        let pairs = Class::ALL.into_iter().zip(answered);
+        pairs.filter_map(|(class, n)| (n > 0).then_some((class, u64::from(n))))
     }
 
     pub(crate) fn notify(&mut self, notice: Notice) {
@@ -371,6 +384,7 @@ impl Connection {
                         self.outgoing.total = self.outgoing.frame.len();
                     } else if let Some(header) = self.inbound.header().copied() {
                         shard.written(self.id, &header, out);
+                        self.answered[header.class.index()] += 1;
                         self.queue(out);
                     }
                 }
@@ -384,6 +398,9 @@ impl Connection {
                             return Some(Turn::Close);
                         }
                         self.guard = Some(Box::new(Guard::new(records)));
+                    }
+                    if step == Step::Reply {
+                        self.answered[header.class.index()] += 1;
                     }
                     match step {
                         // More requests are here already: short answers travel together.

@@ -126,6 +126,10 @@ pub(crate) struct EventLoop {
     answered: Vec<ConnId>,
     /// Connections that have just come.
     fresh: Vec<ConnId>,
+    /// When it was last looked what is ready.
+    looked: Nanos,
+    /// When the last turn was over.
+    turned: Nanos,
 }
 
 impl EventLoop {
@@ -161,6 +165,8 @@ impl EventLoop {
             scratch: Box::new([0; HEAD_READ]),
             answered: Vec::new(),
             fresh: Vec::new(),
+            looked: Nanos::ZERO,
+            turned: Nanos::ZERO,
         })
     }
 
@@ -190,7 +196,10 @@ impl EventLoop {
                     Some(pace) => pace,
                     None => next_tick.saturating_sub(now).into(),
                 };
-                match self.epoll.wait(&mut events, Some(wait)) {
+                let found = self.epoll.wait(&mut events, Some(wait));
+                self.looked = clock::now();
+                self.turned = self.looked;
+                match found {
                     Ok(0) if busy => {}
                     Ok(0) => courtesy.pause(),
                     Ok(_) => self.note_ready(&events),
@@ -199,7 +208,7 @@ impl EventLoop {
                 while let Some(id) = self.retry.pop() {
                     self.enqueue(id);
                 }
-                now = clock::now();
+                now = self.looked;
                 self.greet(&mut calls, now);
                 if now >= next_tick {
                     self.tick(now);
@@ -310,6 +319,7 @@ impl EventLoop {
             && !connection.queued
         {
             connection.queued = true;
+            connection.ready_since = self.looked;
             // The queue is bounded by the number of connections: each is in it once.
             let _ = self.ready.push(connection.class, id);
         }
@@ -320,6 +330,7 @@ impl EventLoop {
             return 0;
         };
         connection.queued = false;
+        let since = connection.ready_since;
         let (moved, turn) = connection.serve(
             &mut self.shard,
             &mut self.out,
@@ -328,6 +339,15 @@ impl EventLoop {
             budget.0 as usize,
             now,
         );
+        // The last turn's end is this one's beginning: what it takes to tell the time is small, and not nothing.
+        let began = std::mem::replace(&mut self.turned, clock::now());
+        let counters = self.shard.counters();
+        counters.lagged(began.saturating_sub(since));
+        let took = self.turned.saturating_sub(since);
+        for (class, requests) in connection.take_answered() {
+            counters.took(class, took, requests);
+        }
+        connection.ready_since = self.turned;
         let blocked_since = match turn {
             Turn::Blocked if moved == 0 => *connection.blocked_since.get_or_insert(now),
             _ => now,
@@ -519,6 +539,7 @@ impl EventLoop {
         }
         let mut connection = Connection::new(id, handed.stream, handed.peer, entry, !equal);
         connection.preload(handed.bytes);
+        connection.ready_since = now;
         self.connections.insert(id, connection);
         self.fresh.push(id);
     }

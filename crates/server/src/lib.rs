@@ -19,7 +19,7 @@ mod take_over;
 
 pub use agents::{AgentLimits, AgentReport};
 pub use calls::{CALLS_MAX, CallFactory, CallHost, OnEnd};
-pub use metrics::MetricsToken;
+pub use muninn_http::Token as MetricsToken;
 pub use segment::{HugePages, MemfdBacking, MemfdSegment};
 pub use take_over::{NotHandedOver, TakeOverError};
 
@@ -28,6 +28,7 @@ use calls::{Around, Calls};
 use event_loop::{EventLoop, LoopOptions, Mailbox};
 use halt::{Halt, Verdict};
 use heirs::Heirs;
+use muninn_http::Limits;
 use muninn_policy::wrr::Weights;
 use muninn_proto::auth::Key;
 use muninn_proto::secure::UnixTime;
@@ -374,9 +375,15 @@ impl Server {
         let work = move || wipe(&pool, &wiper_stop, &gate);
         server.wiper = Some(spawn("muninn-wiper", work)?);
         if let Some(listener) = server.metrics_listener.clone() {
-            let token = config.metrics_token;
-            let shared = Arc::clone(&shared);
-            let work = move || metrics::serve(&listener, &shared, token.as_ref(), &stop);
+            let site = metrics::Scraped {
+                shared: Arc::clone(&shared),
+                token: config.metrics_token,
+            };
+            let work = move || {
+                if let Err(error) = muninn_http::serve(&listener, &site, &Limits::SMALL, &stop) {
+                    eprintln!("muninn: the metrics port is closed: {error}");
+                }
+            };
             server.threads.push(spawn("muninn-metrics", work)?);
         }
         Ok(server)

@@ -13,6 +13,7 @@ mod page_range;
 mod partial;
 mod rng;
 mod size;
+mod spread;
 mod time;
 
 pub use class::{Class, ClassError, LaneKind};
@@ -25,4 +26,5 @@ pub use page_range::PageRange;
 pub use partial::{Cause, Partial};
 pub use rng::SplitMix64;
 pub use size::{Bytes, LocalSize, PAGE_SHIFT, PAGE_SIZE, ParseSizeError, Percent};
+pub use spread::Spread;
 pub use time::Nanos;

@@ -1,7 +1,8 @@
 //! What a server tells of itself: its pool, its traffic by class, its refusals, its sessions.
 
+use crate::VERSION_TIMES;
 use crate::codec::{DecodeError, Reader, ShortText, Writer};
-use muninn_types::{Class, SessionId};
+use muninn_types::{Class, SessionId, Spread};
 
 /// Requests and bytes of one class of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,6 +10,13 @@ pub struct ClassTraffic {
     pub requests: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
+}
+
+/// How long requests waited in a server and were worked on, and how long its loops let connections wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerTimes {
+    pub classes: [Spread; Class::COUNT],
+    pub lag: Spread,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +38,8 @@ pub struct ServerStatus {
     /// Refusals by reason, those that happened.
     pub refusals: Vec<(ShortText, u64)>,
     pub services: Vec<ServiceStatus>,
+    /// Not known to older versions.
+    pub times: Option<Box<ServerTimes>>,
 }
 
 /// A service, and what was done with it.
@@ -80,7 +90,7 @@ impl StatusPage {
     pub const MAX_SERVICES: usize = 64;
 
     /// Encodes as a payload. A session takes at most 640 bytes, so a full page fits a payload.
-    pub fn encode(&self, payload: &mut Vec<u8>) {
+    pub fn encode(&self, version: u8, payload: &mut Vec<u8>) {
         let s = &self.server;
         let mut w = Writer(payload);
         w.text(&s.name)
@@ -127,9 +137,20 @@ impl StatusPage {
                 .text(&session.note);
         }
         w.u64(self.next.map_or(0, |id| id.0));
+        if version >= VERSION_TIMES {
+            match &s.times {
+                None => _ = w.u8(0),
+                Some(times) => {
+                    w.u8(1);
+                    for spread in times.classes.iter().chain([&times.lag]) {
+                        write_spread(spread, &mut w);
+                    }
+                }
+            }
+        }
     }
 
-    pub fn decode(payload: &[u8]) -> Result<StatusPage, DecodeError> {
+    pub fn decode(version: u8, payload: &[u8]) -> Result<StatusPage, DecodeError> {
         let mut r = Reader::new(payload);
         let mut server = ServerStatus {
             name: r.text(ShortText::MAX)?,
@@ -197,6 +218,13 @@ impl StatusPage {
             });
         }
         let next = Some(SessionId(r.u64()?)).filter(|id| id.0 != 0);
+        if version >= VERSION_TIMES && r.bool()? {
+            let mut times = Box::<ServerTimes>::default();
+            for spread in times.classes.iter_mut().chain([&mut times.lag]) {
+                *spread = read_spread(&mut r)?;
+            }
+            server.times = Some(times);
+        }
         r.end()?;
         Ok(StatusPage {
             server,
@@ -204,4 +232,28 @@ impl StatusPage {
             next,
         })
     }
+}
+
+/// Buckets with something in them, each behind its number.
+fn write_spread(spread: &Spread, w: &mut Writer<'_>) {
+    let full = spread.counts.iter().filter(|count| **count > 0).count();
+    w.u64(spread.sum_ns).u8(full as u8);
+    for (bucket, count) in spread.counts.iter().enumerate() {
+        if *count > 0 {
+            w.u8(bucket as u8).u64(*count);
+        }
+    }
+}
+
+fn read_spread(r: &mut Reader<'_>) -> Result<Spread, DecodeError> {
+    let mut spread = Spread {
+        sum_ns: r.u64()?,
+        ..Spread::default()
+    };
+    for _ in 0..r.u8()? {
+        let bucket = usize::from(r.u8()?);
+        let count = spread.counts.get_mut(bucket).ok_or(DecodeError::Value)?;
+        *count = r.u64()?;
+    }
+    Ok(spread)
 }

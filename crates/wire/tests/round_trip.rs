@@ -1,6 +1,8 @@
 //! What is encoded decodes to the same, and no bytes at all make the decoder panic.
 
-use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, ServiceId, SessionId, Tag};
+use muninn_types::{
+    Class, GrantId, LaneId, LaneKind, Nanos, SegmentId, ServiceId, SessionId, Spread, Tag,
+};
 use muninn_wire::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -158,7 +160,7 @@ proptest! {
 
         for version in [VERSION_MIN, VERSION] {
             body.clear();
-            let asked_bytes = if version == VERSION { b } else { 0 };
+            let asked_bytes = if version >= VERSION_ASKS { b } else { 0 };
             let report =
                 DrainReport { draining: locked, left_ms: a, held_bytes: b, holders: n, asked_bytes };
             report.encode(version, &mut body);
@@ -185,9 +187,19 @@ proptest! {
     page.server.services = vec![service; StatusPage::MAX_SERVICES];
     page.server.refusals = vec![(name, n)];
         page.server.traffic[3].bytes_in = n;
-        let mut payload = Vec::new();
-        page.encode(&mut payload);
-        prop_assert_eq!(StatusPage::decode(&payload).unwrap(), page);
+        let mut times = Box::<ServerTimes>::default();
+        times.classes[2].note(Nanos(n));
+        times.lag.note(Nanos(n / 3));
+        for times in [None, Some(times)] {
+            page.server.times = times;
+            let mut payload = Vec::new();
+            page.encode(VERSION, &mut payload);
+            prop_assert_eq!(&StatusPage::decode(VERSION, &payload).unwrap(), &page);
+            payload.clear();
+            page.encode(VERSION_TIMES - 1, &mut payload);
+            let old = StatusPage::decode(VERSION_TIMES - 1, &payload).unwrap();
+            prop_assert_eq!(old.server.times, None);
+        }
     }
 
     #[test]
@@ -206,7 +218,7 @@ proptest! {
         }
         let _ = (Hello::decode(&body), Challenge::decode(&body), Welcome::decode(&body));
         let _ = (GrantInfo::decode(&body), decode_adopted(&body), decode_old_value(&body));
-        let _ = (Notice::decode(&body), DrainReport::decode(3, &body), DrainReport::decode(4, &body), StatusPage::decode(&body));
+        let _ = (Notice::decode(&body), DrainReport::decode(3, &body), DrainReport::decode(4, &body), StatusPage::decode(4, &body), StatusPage::decode(5, &body));
         let _ = (ServiceInfo::decode(&body), Called::decode(&body));
         let _ = (Segs::decode(&body), GrantList::decode(&body), Refusal::decode(ErrorCode::Internal, &body));
     }
@@ -225,7 +237,22 @@ fn a_full_status_page_fits_a_payload() {
         ..StatusPage::default()
     };
     page.server.refusals = vec![(ShortText::new(&"r".repeat(64)).unwrap(), 1); 100];
+    let full = Spread {
+        counts: [u64::MAX; Spread::BUCKETS],
+        sum_ns: u64::MAX,
+    };
+    page.server.times = Some(Box::new(ServerTimes {
+        classes: [full; Class::COUNT],
+        lag: full,
+    }));
+    page.server.services = vec![
+        ServiceStatus {
+            name: ShortText::new(&"s".repeat(64)).unwrap(),
+            ..ServiceStatus::default()
+        };
+        StatusPage::MAX_SERVICES
+    ];
     let mut payload = Vec::new();
-    page.encode(&mut payload);
+    page.encode(VERSION, &mut payload);
     assert!(payload.len() <= MAX_PAYLOAD, "{} bytes", payload.len());
 }

@@ -69,7 +69,9 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         )));
     };
     let shown = address.to_string();
+    let waiting = ui::waiting(format!("an answer of {shown}"));
     let mut server = Observer::connect(address, &client.options()).map_err(unreachable)?;
+    drop(waiting);
     if args.cancel {
         server.drain(None).map_err(unreachable)?;
         let report = look(&mut server, &shown, Duration::ZERO, Instant::now());
@@ -89,6 +91,13 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     let started = Instant::now();
     let first = server.drain(Some(args.within)).map_err(unreachable)?;
     let bar = ui::progress(first.held_bytes >> 20, "MiB given back");
+    // A bar is for those who see one.
+    let waiting = (!args.no_wait && bar.is_hidden()).then(|| {
+        ui::waiting(format!(
+            "{} that clients hold at {shown}",
+            Bytes(first.held_bytes).rounded()
+        ))
+    });
     let report = loop {
         let report = look(&mut server, &shown, args.within, started).map_err(unreachable)?;
         bar.set_position(first.held_bytes.saturating_sub(report.held_bytes) >> 20);
@@ -99,6 +108,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         std::thread::sleep(LOOK);
     };
     bar.finish_and_clear();
+    drop(waiting);
     report.print(args)
 }
 

@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod completions;
 pub mod coordinator;
 pub mod ctl;
+pub mod dashboard;
 pub mod demo;
 mod demo_functions;
 pub mod doctor;

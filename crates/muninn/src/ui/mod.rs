@@ -2,9 +2,11 @@
 
 mod progress;
 mod table;
+mod waiting;
 
 pub use progress::{Progress, progress};
 pub use table::Table;
+pub use waiting::{Waiting, waiting};
 
 /// A time of day, in seconds since 1970, as people write it: `2027-02-16 09:30 UTC`.
 pub fn date(unix: u64) -> String {

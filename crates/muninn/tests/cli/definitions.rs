@@ -3,7 +3,7 @@
 use crate::common::place;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "ctl",
     "profile",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 17] = [
     "keygen",
     "setup",
     "top",
+    "dashboard",
     "completions",
     "man",
     "agent",

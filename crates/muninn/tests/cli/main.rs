@@ -7,6 +7,7 @@ mod definitions;
 mod drain;
 mod keys;
 mod machine;
+mod metrics;
 mod nic;
 mod serve;
 mod status;

@@ -4,8 +4,6 @@ use crate::common::{Running, Served, options, place};
 use muninn_net::Pool;
 use muninn_types::Bytes;
 use rustix::process::Signal;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
 #[test]
 fn one_process_serves_a_socket_and_a_port() {
@@ -134,87 +132,6 @@ fn clients_hear_that_it_stopped_without_waiting_for_their_lease() {
                  kept is gone"
             )
         );
-    }
-}
-
-#[test]
-fn metrics_are_served_over_http() {
-    let place = place();
-    let served = place.serve(&["--memory", "8MiB", "--metrics", "127.0.0.1:0"]);
-    let client = served.client("counted");
-    client.grant(Bytes::mib(1)).unwrap();
-    let url = served.listening["metrics"].as_str().unwrap();
-    let at = url.strip_prefix("http://").unwrap();
-    let get = |path: &str| {
-        let mut http = TcpStream::connect(at.strip_suffix("/metrics").unwrap()).unwrap();
-        write!(http, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        http.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let answer = get("/metrics");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    conventions(&answer);
-    let health = get("/healthz");
-    assert!(
-        health.starts_with("HTTP/1.1 200") && health.ends_with("\r\n\r\nok\n"),
-        "{health}"
-    );
-    let drain = place.run(&["drain", "--no-wait", "--pool", "unix:./m.sock"]);
-    assert_eq!(drain.code, Some(0), "{drain:?}");
-    let health = get("/healthz");
-    assert!(
-        health.starts_with("HTTP/1.1 503") && health.ends_with("draining\n"),
-        "{health}"
-    );
-    assert!(
-        answer.contains("\nmuninn_granted_bytes 1048576\n"),
-        "{answer}"
-    );
-}
-
-/// Names as Prometheus wants them, each explained once, and all that the board in the tree asks for.
-fn conventions(answer: &str) {
-    let (_, text) = answer.split_once("\r\n\r\n").unwrap();
-    let mut kinds = std::collections::BTreeMap::new();
-    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
-        let (name, kind) = line.split_once(' ').unwrap();
-        assert_eq!(kinds.insert(name, kind), None, "{name} is there twice");
-        assert_eq!(
-            name.ends_with("_total"),
-            kind == "counter",
-            "{name} is a {kind}"
-        );
-        assert!(text.contains(&format!("# HELP {name} ")), "{name}");
-        for unit in ["_ms", "_us", "_ns", "_mib", "_kib"] {
-            assert!(!name.contains(unit), "{name} is in no base unit");
-        }
-    }
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let name = line.split(['{', ' ']).next().unwrap();
-        assert!(kinds.contains_key(name), "{name} has no type");
-        let value = line.rsplit(' ').next().unwrap();
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-    }
-    let board = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/grafana/muninn-servers.json"
-    );
-    let board: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(board).unwrap()).unwrap();
-    let panels = board["panels"].as_array().unwrap();
-    assert!(panels.len() >= 6);
-    for target in panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().unwrap())
-    {
-        let asked = target["expr"].as_str().unwrap();
-        let words = asked.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let names: Vec<&str> = words.filter(|word| word.starts_with("muninn_")).collect();
-        assert!(!names.is_empty(), "{asked}");
-        for name in names {
-            assert!(kinds.contains_key(name), "the board asks for {name}");
-        }
     }
 }
 

@@ -79,6 +79,7 @@ fn installed_used_and_removed() {
         "/bin/muninn\n",
         "/share/man/man1/muninn-run.1.gz\n",
         "/lib/systemd/system/muninn-server.service\n",
+        "/lib/systemd/system/muninn-agent.service\n",
     ] {
         assert!(listed.contains(part), "{part:?} is not in:\n{listed}");
     }
@@ -198,26 +199,26 @@ fn installed_used_and_removed() {
 
 #[test]
 fn units_and_rules_are_as_systemd_wants_them() {
-    let unit = repository().join("packaging/systemd/muninn-server.service");
     if !is_there("systemd-analyze") {
         return skip("systemd-analyze is not installed");
     }
     let dir = tempfile::tempdir().unwrap();
-    // The binary need not be installed for this.
-    let text_of = std::fs::read_to_string(unit)
-        .unwrap()
-        .replace("/usr/bin/muninn", BINARY);
-    let copy = dir.path().join("muninn-server.service");
-    std::fs::write(&copy, text_of).unwrap();
+    let copies = ["muninn-server.service", "muninn-agent.service"].map(|unit| {
+        let text = std::fs::read_to_string(repository().join("packaging/systemd").join(unit));
+        let copy = dir.path().join(unit);
+        // The binary need not be installed for this.
+        std::fs::write(&copy, text.unwrap().replace("/usr/bin/muninn", BINARY)).unwrap();
+        copy
+    });
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no"])
-        .arg(&copy)
+        .args(copies)
         .output()
         .unwrap();
     let said = text(&output);
     let ours: Vec<&str> = said
         .lines()
-        .filter(|line| line.contains("muninn-server"))
+        .filter(|line| line.contains("muninn-server") || line.contains("muninn-agent"))
         .collect();
     assert_eq!(ours, [] as [&str; 0], "{said}");
     let rules =

@@ -67,6 +67,8 @@ pub struct Lane<D> {
     frame: FrameBuffer,
     receiving: Receiving,
     small: Vec<u8>,
+    /// The version that came with it.
+    small_version: u8,
     /// The service whose grants are arriving.
     opened: Option<ServiceInfo>,
     done: VecDeque<Completion<D>>,
@@ -100,6 +102,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             frame: FrameBuffer::default(),
             receiving: Receiving::Head,
             small: Vec::new(),
+            small_version: VERSION_MIN,
             opened: None,
             done: VecDeque::with_capacity(window),
             notices: VecDeque::new(),
@@ -165,10 +168,14 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         pending.sent = true;
         let operation = &pending.operation;
         match operation.verb {
-            // Its answer depends on the version; all else is as it was in the oldest.
+            // Their answers depend on the version; all else is as it was in the oldest.
             Verb::Control(Control::Heartbeat) => {
                 let (class, tag) = (operation.class, pending.tag);
                 Request::Heartbeat.encode_in(self.version, class, tag, head);
+            }
+            Verb::Control(Control::Status { after }) => {
+                let (class, tag) = (operation.class, pending.tag);
+                Request::Status { after }.encode_in(self.version, class, tag, head);
             }
             _ => operation.verb.encode(
                 operation.class,
@@ -380,6 +387,7 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
                     Kind::OpenReply => Some(ServiceInfo::decode(body)?),
                     _ => None,
                 };
+                self.small_version = header.version;
                 self.frame.clear();
                 self.small.clear();
                 self.receiving = Receiving::Small {
@@ -450,7 +458,10 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
         } else if adopts {
             Answer::Adopted(decode_adopted(&self.small)?)
         } else {
-            Answer::Status(Box::new(StatusPage::decode(&self.small)?))
+            Answer::Status(Box::new(StatusPage::decode(
+                self.small_version,
+                &self.small,
+            )?))
         };
         self.complete(slot, Ok(answer));
         Ok(())

@@ -372,7 +372,9 @@ impl<B: Backing> Shard<B> {
         now: Nanos,
         out: &mut Out<B>,
     ) -> Step {
-        self.shared.status(after, now).encode(&mut out.payload);
+        self.shared
+            .status(after, now)
+            .encode(header.version, &mut out.payload);
         out.reply(header, |_| {});
         Step::Reply
     }

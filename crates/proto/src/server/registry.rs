@@ -1,8 +1,8 @@
 //! What `status` and the metrics read: counters that event loops write without waiting for anyone.
 
 use super::shard::Peer;
-use muninn_types::{Class, Nanos, SessionId};
-use muninn_wire::{ClassTraffic, SessionStatus, ShortText, Transport};
+use muninn_types::{Class, Nanos, SessionId, Spread};
+use muninn_wire::{ClassTraffic, ServerTimes, SessionStatus, ShortText, Transport};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,7 +18,30 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 pub struct Counters {
     traffic: [[AtomicU64; 3]; Class::COUNT],
+    times: [Times; Class::COUNT],
+    lag: Times,
     pub connections: AtomicU32,
+}
+
+/// A [`Spread`] that one writes and all read.
+#[derive(Debug, Default)]
+struct Times {
+    counts: [AtomicU64; Spread::BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Times {
+    fn note(&self, took: Nanos, times: u64) {
+        Counters::bump(&self.counts[Spread::bucket(took)], times);
+        Counters::bump(&self.sum_ns, took.0.wrapping_mul(times));
+    }
+
+    fn add_to(&self, sum: &mut Spread) {
+        sum.add(&Spread {
+            counts: self.counts.each_ref().map(|count| count.load(Relaxed)),
+            sum_ns: self.sum_ns.load(Relaxed),
+        });
+    }
 }
 
 impl Counters {
@@ -32,6 +55,16 @@ impl Counters {
         Counters::bump(&cells[0], 1);
         Counters::bump(&cells[1], bytes_in);
         Counters::bump(&cells[2], bytes_out);
+    }
+
+    /// So many requests were answered that long after they could have been read.
+    pub fn took(&self, class: Class, took: Nanos, requests: u64) {
+        self.times[class.index()].note(took, requests);
+    }
+
+    /// A connection that was ready waited so long for its turn.
+    pub fn lagged(&self, by: Nanos) {
+        self.lag.note(by, 1);
     }
 }
 
@@ -225,6 +258,16 @@ impl Registry {
                 sum.bytes_in += cells[1].load(Relaxed);
                 sum.bytes_out += cells[2].load(Relaxed);
             }
+        }
+        sums
+    }
+    pub fn times(&self) -> ServerTimes {
+        let mut sums = ServerTimes::default();
+        for shard in lock(&self.shards).iter() {
+            for (sum, times) in sums.classes.iter_mut().zip(&shard.times) {
+                times.add_to(sum);
+            }
+            shard.lag.add_to(&mut sums.lag);
         }
         sums
     }

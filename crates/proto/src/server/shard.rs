@@ -148,6 +148,7 @@ impl<B: Backing> Shared<B> {
                     .map(|(r, n)| (text(r), *n))
                     .collect(),
                 services: self.services.status(),
+                times: Some(Box::new(self.registry.times())),
             },
             next: sessions
                 .last()
@@ -775,6 +776,11 @@ impl<B: Backing> Shard<B> {
                 step
             }
         }
+    }
+
+    /// Where its loop notes how long things took.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The payload of a write is in place: acknowledge it.

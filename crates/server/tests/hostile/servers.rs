@@ -6,7 +6,8 @@ use muninn_proto::framing::FrameBuffer;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, SessionId, SplitMix64};
 use muninn_wire::{
-    Challenge, HEADER_LEN, Header, Kind, Lock, SessionStatus, ShortText, StatusPage, Welcome,
+    Challenge, HEADER_LEN, Header, Kind, Lock, SessionStatus, ShortText, StatusPage, VERSION_MIN,
+    Welcome,
 };
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -34,7 +35,7 @@ fn page(after: SessionId, next: impl Fn(SessionId) -> SessionId) -> Vec<u8> {
         ..StatusPage::default()
     };
     let mut bytes = Vec::new();
-    page.encode(&mut bytes);
+    page.encode(VERSION_MIN, &mut bytes);
     bytes
 }
 

@@ -184,6 +184,11 @@ impl Stream {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
+    /// Says that nothing more comes from here; what the other side still sends can be read.
+    pub fn finish(&self) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+    }
+
     /// Who made the other end, as the kernel vouches for it. Unix sockets only.
     pub fn peer_credentials(&self) -> Result<PeerCredentials, Errno> {
         peer_credentials(&self.fd)

@@ -4,6 +4,7 @@ mod server;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::key_file;
+use crate::metrics::{self, MetricsArgs};
 use crate::pool_list::AGENT_SOCKET;
 use crate::ui::{self, Table};
 use muninn_cluster::agent::{Agent, AgentError, MemoryServer, Settings};
@@ -105,6 +106,9 @@ pub struct Args {
     #[arg(long)]
     pub keep_server: bool,
 
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
+
     /// Show the state of the agent that runs, and start none
     #[arg(long)]
     pub show: bool,
@@ -126,6 +130,7 @@ enum Event<'a> {
         donate_bytes: u64,
         server_pid: Option<u32>,
         servers: &'a [String],
+        metrics: Option<String>,
     },
     Stopped {},
 }
@@ -151,6 +156,7 @@ pub fn run(args: &Args) -> Outcome {
     if args.interval < Duration::from_millis(100) {
         return Err(Failure::usage("--interval is too short: use 100ms or more"));
     }
+    let metrics = args.metrics.listen()?;
     private_folder(&args.folder)?;
     let key = key_file::load(args.key_file.as_deref())?;
     check_reach(args, &key)?;
@@ -191,7 +197,12 @@ pub fn run(args: &Args) -> Outcome {
         donate_bytes: args.donate.0,
         server_pid: server.as_ref().map(NodeServer::pid),
         servers: &own_servers,
+        metrics: metrics.as_ref().map(|metrics| metrics.url()),
     };
+    if let Some(metrics) = metrics {
+        let socket = args.socket.clone();
+        metrics.serve(move || metrics::of_node(ask(&socket).ok().as_ref()));
+    }
     say(args.json, &event, || {
         format!(
             "agent of node '{name}': {} for jobs, {} for the pool whatever happens\nlistening at {}; \
@@ -279,6 +290,7 @@ pub fn ask(socket: &Path) -> Result<NodeState, Failure> {
         let text = format!("the agent at {address} cannot be asked: {error}");
         Failure::new(Exit::Unreachable, text)
     };
+    let _waiting = ui::waiting(format!("an answer of the agent at {address}"));
     let mut channel =
         Channel::connect(&address, &Key::none(), PATIENCE).map_err(|error| unreachable(&error))?;
     let said = channel.send(&ToAgent::State, PATIENCE);

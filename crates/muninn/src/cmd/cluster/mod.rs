@@ -76,6 +76,7 @@ pub fn run(args: &Args) -> Outcome {
         Failure::new(Exit::Unreachable, text)
     };
     let ask = |question: &ToCoordinator| {
+        let _waiting = ui::waiting(format!("an answer of the coordinator at {address}"));
         let answer = Channel::connect(&address, &key, PATIENCE).and_then(|mut channel| {
             channel.send(question, PATIENCE)?;
             channel.receive::<FromCoordinator>(PATIENCE)

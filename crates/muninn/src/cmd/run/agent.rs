@@ -120,6 +120,9 @@ struct Welcome {
 
 fn arrive(address: &Address, arrival: &Arrival) -> Result<(Stream, Lines, Welcome), Trouble> {
     let away = |text: &dyn std::fmt::Display| Trouble::Away(text.to_string());
+    let _waiting = crate::ui::waiting(format!(
+        "the agent at {address}, which says how much may stay here"
+    ));
     let stream = Stream::connect(address, PATIENCE).map_err(|error| away(&error))?;
     let peer = stream.peer_credentials().map_err(|error| away(&error))?;
     if peer.uid != 0 && peer.uid != proc::own_uid() {

@@ -20,6 +20,8 @@ mod supervise;
 use crate::config::{Config, RunTable};
 use crate::failure::{Exit, Failure};
 use crate::key_file::Current;
+use crate::metrics::{self, MetricsArgs};
+use crate::observe::jobs;
 use crate::pool_list::{Entry, Watch};
 use clap::builder::BoolishValueParser;
 use holder::Holder;
@@ -119,6 +121,9 @@ pub struct Args {
     )]
     pub stats: Option<Stats>,
 
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
+
     /// At the end, write all of it to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -189,6 +194,7 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
         );
     }
     let json = args.json.as_deref().map(JsonFile::create).transpose()?;
+    let metrics = args.metrics.listen()?;
     if let Some(peak) = args.peak {
         peaks.remember(&program, arguments, peak);
     }
@@ -235,6 +241,11 @@ pub fn run(args: &Args, config: &Config) -> Result<ExitCode, Failure> {
     holder.serve(key);
     if let Some(watch) = watch.filter(Watch::has_files) {
         watch.follow(job.0.clone());
+    }
+    if let Some(metrics) = metrics {
+        eprintln!("muninn: metrics at {}", metrics.url());
+        let job = job.0.clone();
+        metrics.serve(move || metrics::of_jobs(jobs::of_launcher(&job).as_slice()));
     }
     if let Some((link, _)) = agent {
         link.follow(job.0.clone());

@@ -7,6 +7,7 @@
 use crate::embedded::EmbeddedServer;
 use crate::failure::{Exit, Failure};
 use crate::key_file;
+use crate::ui;
 use muninn_net::{Key, NetError, Observer, SessionOptions};
 use muninn_policy::layout::Layout;
 use muninn_sys::proc::{self, RealProc};
@@ -63,7 +64,12 @@ impl Servers {
             let text = format!("the program was not started: {error}");
             Failure::new(Exit::Unreachable, text)
         };
+        let waiting = ui::waiting(match &addresses[..] {
+            [one] => format!("the server at {one}"),
+            all => format!("{} servers to answer", all.len()),
+        });
         let away = greet(&addresses, needed, &options);
+        drop(waiting);
         let refused = |error: &&NetError| matches!(error, NetError::Handshake(..));
         if let Some(error) = away.iter().find(refused) {
             return Err(not_started(error));

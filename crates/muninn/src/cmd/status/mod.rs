@@ -1,18 +1,16 @@
 //! `muninn status`: what servers have, who uses it, what passes between them, and which jobs run on
 //! this machine.
 
-pub(crate) mod jobs;
+mod jobs;
 
 use crate::client::{ClientArgs, default_socket};
-use crate::cmd::top::check_every;
 use crate::config::Config;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::observe::jobs::{self as observed, JobShown};
+use crate::observe::{check_every, servers};
 use crate::ui::{self, Table};
-use jobs::JobShown;
-use muninn_net::{NetError, Observer, SessionOptions};
-use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, format_duration, parse_duration};
-use muninn_wire::{ServerStatus, ServiceStatus, SessionStatus, StatusPage, Transport};
+use muninn_wire::{ServerStatus, ServerTimes, ServiceStatus, SessionStatus, StatusPage, Transport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -125,6 +123,15 @@ struct Traffic {
     requests: u64,
     bytes_in: u64,
     bytes_out: u64,
+    /// Half of its requests, and 99 of 100, were answered within less than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    half_below_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    most_below_us: Option<u64>,
+}
+
+fn below_us(times: Option<&ServerTimes>, class: Class, part: f64) -> Option<u64> {
+    Some(times?.classes[class.index()].part_below(part)?.0 / 1000)
 }
 
 /// A session as it is shown; `drain` shows those that hold on.
@@ -182,6 +189,7 @@ impl From<&StatusPage> for Found {
             traffic,
             refusals,
             services,
+            times,
         } = &page.server;
         let traffic = Class::ALL.map(|class| {
             let of_class = &traffic[class.index()];
@@ -190,6 +198,8 @@ impl From<&StatusPage> for Found {
                 requests: of_class.requests,
                 bytes_in: of_class.bytes_in,
                 bytes_out: of_class.bytes_out,
+                half_below_us: below_us(times.as_deref(), class, 0.5),
+                most_below_us: below_us(times.as_deref(), class, 0.99),
             }
         });
         let refusals = refusals.iter().map(|(why, n)| (why.to_string(), *n));
@@ -251,7 +261,7 @@ fn look(args: &Args, config: &Config) -> Result<Report, Failure> {
     let no_pool = args.client.pool.is_empty() && config.client.pool.0.is_empty();
     // Who asks for certain servers wants to see nothing else.
     let jobs = if args.jobs || no_pool {
-        jobs::look()
+        observed::look()
     } else {
         Vec::new()
     };
@@ -265,36 +275,24 @@ fn look(args: &Args, config: &Config) -> Result<Report, Failure> {
         });
     }
     let client = args.client.resolve(&config.client)?;
-    let options = client.options();
-    // At the same time: one that does not answer must not hold up the rest.
-    let servers: Vec<Server> = std::thread::scope(|scope| {
-        let asked: Vec<_> = client
-            .pool
-            .iter()
-            .map(|address| (address, scope.spawn(|| ask(address, &options))))
-            .collect();
-        asked
-            .into_iter()
-            .map(|(address, answer)| {
-                let answer = answer.join().expect("asking does not panic");
-                Server {
-                    address: address.to_string(),
-                    ok: answer.is_ok(),
-                    error: answer.as_ref().err().map(ToString::to_string),
-                    found: answer.ok().as_ref().map(Found::from),
-                }
-            })
-            .collect()
+    let waiting = ui::waiting(match &client.pool[..] {
+        [one] => format!("an answer of {one}"),
+        all => format!("answers of {} servers", all.len()),
+    });
+    let answers = servers::ask_each(&client.pool, &client.options());
+    drop(waiting);
+    let servers = client.pool.iter().zip(answers);
+    let servers = servers.map(|(address, answer)| Server {
+        address: address.to_string(),
+        ok: answer.is_ok(),
+        error: answer.as_ref().err().map(ToString::to_string),
+        found: answer.ok().as_ref().map(Found::from),
     });
     Ok(Report {
         time_s: None,
-        servers,
+        servers: servers.collect(),
         jobs,
     })
-}
-
-fn ask(address: &Address, options: &SessionOptions) -> Result<StatusPage, NetError> {
-    Observer::connect(address, options)?.status()
 }
 
 impl Report {

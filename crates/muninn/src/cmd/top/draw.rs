@@ -1,6 +1,7 @@
 //! The model as a picture of letters. Wide screens get more columns, never longer ones.
 
-use super::model::{Focus, HISTORY_MAX, JobRow, Model, Question, Rates, ServerRow};
+use super::model::{Focus, HISTORY_MAX, Model, Question};
+use crate::observe::{JobRow, Rates, ServerRow};
 use muninn_types::{Bytes, Class, format_duration};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

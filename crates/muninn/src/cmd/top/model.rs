@@ -1,8 +1,8 @@
 //! What is on the screen, without a screen: pictures and keys in, rows and wishes out.
 
-use super::picture::{JobNow, Picture, ServerNow, Totals};
-use muninn_types::{Bytes, Class};
-use std::collections::{HashMap, VecDeque};
+use crate::observe::{JobRow, Picture, Rates, Rows, ServerRow};
+use muninn_types::Bytes;
+use std::collections::VecDeque;
 
 /// Points of a small chart; older ones are forgotten.
 pub const HISTORY_MAX: usize = 120;
@@ -88,61 +88,6 @@ pub enum Question {
     },
 }
 
-/// What happens in a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
-    pub faults: f64,
-    pub far: f64,
-    /// Part of the time in which somebody waited for a page; more than 1 with several processes.
-    pub waiting: f64,
-    pub bytes_in: f64,
-    pub bytes_out: f64,
-}
-
-impl Rates {
-    fn between(before: &Totals, now: &Totals, seconds: f64) -> Rates {
-        // Less than before: it is another one by the same name.
-        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
-        Rates {
-            faults: rate(before.faults, now.faults),
-            far: rate(before.far, now.far),
-            waiting: rate(before.waited_ns, now.waited_ns) / 1e9,
-            bytes_in: rate(before.bytes_in, now.bytes_in),
-            bytes_out: rate(before.bytes_out, now.bytes_out),
-        }
-    }
-
-    fn add(&mut self, other: &Rates) {
-        self.faults += other.faults;
-        self.far += other.far;
-        self.waiting += other.waiting;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ServerRates {
-    pub requests: f64,
-    pub bytes_in: f64,
-    pub bytes_out: f64,
-    pub classes: [f64; Class::COUNT],
-}
-
-/// A job with what it does, and the same for each of its processes.
-#[derive(Clone, Debug)]
-pub struct JobRow {
-    pub job: JobNow,
-    pub rates: Rates,
-    pub processes: Vec<Rates>,
-}
-
-#[derive(Clone, Debug)]
-pub struct ServerRow {
-    pub server: ServerNow,
-    pub rates: ServerRates,
-}
-
 #[derive(Debug, Default)]
 pub struct Model {
     last: Option<Picture>,
@@ -167,34 +112,9 @@ impl Model {
         if self.paused {
             return;
         }
-        let before = self.last.take();
-        let seconds = before.as_ref().map_or(0.0, |before| {
-            picture
-                .taken
-                .saturating_duration_since(before.taken)
-                .as_secs_f64()
-        });
-        let known = before.as_ref().filter(|_| seconds > 0.0);
-        let old_jobs: HashMap<u32, &JobNow> = known.map_or_else(HashMap::new, |p| {
-            p.jobs.iter().map(|job| (job.launcher, job)).collect()
-        });
-        let old_servers: HashMap<&str, &ServerNow> = known.map_or_else(HashMap::new, |p| {
-            p.servers
-                .iter()
-                .map(|server| (server.address.as_str(), server))
-                .collect()
-        });
-        let jobs = picture.jobs.iter().map(|job| {
-            let old = old_jobs.get(&job.launcher);
-            job_row(job, old.copied(), seconds)
-        });
-        self.jobs = jobs.collect();
-        let servers = picture.servers.iter().map(|server| {
-            let old = old_servers.get(server.address.as_str());
-            server_row(server, old.copied(), seconds)
-        });
-        self.servers = servers.collect();
-        if known.is_some() {
+        let rows = Rows::between(self.last.as_ref(), &picture, &self.servers);
+        (self.jobs, self.servers) = (rows.jobs, rows.servers);
+        if rows.seconds > 0.0 {
             let mut all = Rates::default();
             self.jobs.iter().for_each(|row| all.add(&row.rates));
             self.history.push_back(all);
@@ -352,36 +272,5 @@ impl Model {
                 Wish::Nothing
             }
         }
-    }
-}
-
-fn job_row(job: &JobNow, before: Option<&JobNow>, seconds: f64) -> JobRow {
-    let rates = before.map(|before| Rates::between(&before.totals, &job.totals, seconds));
-    let processes = job.processes.iter().map(|process| {
-        let before = before.and_then(|job| job.processes.iter().find(|one| one.pid == process.pid));
-        let rates = before.map(|before| Rates::between(&before.totals, &process.totals, seconds));
-        rates.unwrap_or_default()
-    });
-    JobRow {
-        processes: processes.collect(),
-        rates: rates.unwrap_or_default(),
-        job: job.clone(),
-    }
-}
-
-fn server_row(server: &ServerNow, before: Option<&ServerNow>, seconds: f64) -> ServerRow {
-    let before = before.filter(|before| before.error.is_none() && server.error.is_none());
-    let rates = before.map(|before| {
-        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
-        ServerRates {
-            requests: rate(before.requests, server.requests),
-            bytes_in: rate(before.bytes_in, server.bytes_in),
-            bytes_out: rate(before.bytes_out, server.bytes_out),
-            classes: std::array::from_fn(|at| rate(before.classes[at], server.classes[at])),
-        }
-    });
-    ServerRow {
-        rates: rates.unwrap_or_default(),
-        server: server.clone(),
     }
 }

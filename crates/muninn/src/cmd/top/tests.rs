@@ -2,7 +2,7 @@
 
 use super::draw::{bar, draw};
 use super::model::{Focus, Key, Model, Question, Sort, Wish};
-use super::picture::{JobNow, Picture, ProcessNow, ServerNow, Totals};
+use crate::observe::{JobNow, Picture, ProcessNow, ServerNow, Totals};
 use muninn_types::{Bytes, Class};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -26,6 +26,8 @@ fn job(name: &str, launcher: u32, faults: u64) -> JobNow {
             bytes_out: faults * 2048,
         },
         message: None,
+        layout: "single".to_string(),
+        times: Default::default(),
         processes: vec![ProcessNow {
             pid: launcher + 1,
             ..ProcessNow::default()
