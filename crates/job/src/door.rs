@@ -289,7 +289,7 @@ impl Porter {
 }
 
 fn is_companion(one: u32, program: u32) -> bool {
-    one != program && proc::share_memory(one, program) == Some(true)
+    one != program && proc::has_memory_of(one, program) == Some(true)
 }
 
 /// A program whose companion was killed must not go on: nobody answers for what is far.

@@ -1,8 +1,9 @@
 //! The C library's functions that execute a program, led through [`muninn_sys::own::exec`].
 //!
 //! Each calls the function of its name that comes after this library, with the environment that also carries the
-//! runtime. `execv` and `execvp` are done by those that take an environment. They were looked up when the
-//! library was loaded: a child that shares its parent's memory calls them, too.
+//! runtime. `execv` and `execvp` are done by those that take an environment, and so are those that take their words
+//! one by one. They were looked up when the library was loaded: a child that shares its parent's memory calls
+//! them, too.
 
 use muninn_sys::own::exec::{self, Environment, Next};
 use std::ffi::{c_char, c_int, c_void};
@@ -15,10 +16,15 @@ static FEXECVE: Next = Next::new(c"fexecve");
 static EXECVEAT: Next = Next::new(c"execveat");
 static SPAWN: Next = Next::new(c"posix_spawn");
 static SPAWNP: Next = Next::new(c"posix_spawnp");
+static SYSTEM: Next = Next::new(c"system");
+static POPEN: Next = Next::new(c"popen");
 
 /// Looks them all up, while nothing else happens.
 pub fn prepare() {
-    for next in [&EXECVE, &EXECVPE, &FEXECVE, &EXECVEAT, &SPAWN, &SPAWNP] {
+    let all = [
+        &EXECVE, &EXECVPE, &FEXECVE, &EXECVEAT, &SPAWN, &SPAWNP, &SYSTEM, &POPEN,
+    ];
+    for next in all {
         next.find();
     }
 }
@@ -135,4 +141,103 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     next!(SPAWNP as fn(*mut c_int, *const c_char, *const c_void, *const c_void, Words, Environment), environment,
         |carrying| (pid, file, actions, attributes, words, carrying), else exec::NOT_THERE)
+}
+
+/// Makes a list of words that were given one by one, where they are: those in registers are put in front of those on
+/// the stack, and `run` is called with the first argument and the list.
+macro_rules! with_list {
+    ($run:ident) => {
+        std::arch::naked_asm!(
+            ".cfi_startproc",
+            "pop rax", // where to return to
+            "push r9",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "mov rsi, rsp",
+            "push rax",
+            ".cfi_def_cfa_offset 48",
+            ".cfi_offset rip, -48",
+            "call {run}",
+            "pop rcx",
+            "add rsp, 40",
+            "push rcx",
+            "ret",
+            ".cfi_endproc",
+            run = sym $run,
+        )
+    };
+}
+
+/// # Safety
+///
+/// As the C library says: words, and a null behind them.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execl() {
+    with_list!(execv)
+}
+
+/// # Safety
+///
+/// As above.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execlp() {
+    with_list!(execvp)
+}
+
+/// # Safety
+///
+/// As above; behind the null is an environment.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execle() {
+    with_list!(execute_list)
+}
+
+unsafe extern "C" fn execute_list(path: *const c_char, words: Words) -> c_int {
+    let mut at = words;
+    // SAFETY: as the caller says of the words: there is a null, and one more behind it.
+    unsafe {
+        while !(*at).is_null() {
+            at = at.add(1);
+        }
+        execve(path, words, (*at.add(1)).cast())
+    }
+}
+
+/// # Safety
+///
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    let at = SYSTEM.address();
+    if at.is_null() {
+        return exec::not_there();
+    }
+    // SAFETY: the C library's function of that name; as the caller says.
+    unsafe {
+        let system: unsafe extern "C" fn(*const c_char) -> c_int = std::mem::transmute(at);
+        exec::with_command(command, |command| system(command))
+    }
+}
+
+/// # Safety
+///
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    let at = POPEN.address();
+    if at.is_null() {
+        exec::not_there();
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the C library's function of that name; as the caller says.
+    unsafe {
+        let popen: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void =
+            std::mem::transmute(at);
+        exec::with_command(command, |command| popen(command, mode))
+    }
 }

@@ -55,6 +55,7 @@ extern "C" fn on_load() {
     if let Err(why) = start(job, None) {
         refuse(&format!("its companion could not be started: {why}"));
     }
+    own::ceiling::balance();
     // SAFETY: `main` has not begun, and the companion does not ask for variables.
     unsafe { own::exec::conceal() };
 }
@@ -89,6 +90,31 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
     own::guards_begin(advice, fork::settle);
     // SAFETY: as the caller says.
     unsafe { own::advise(start, len, advice) }
+}
+
+/// # Safety
+///
+/// As the kernel says.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    process: c_int,
+    ranges: *const c_void,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> isize {
+    let arguments = [
+        process as usize,
+        ranges.expose_provenance(),
+        count,
+        advice as usize,
+        flags as usize,
+        0,
+    ];
+    own::guards_begin(advice, fork::settle);
+    // SAFETY: as the caller says.
+    own::calls::answer(unsafe { own::advise_ranges(&arguments) })
 }
 
 extern "C" fn before_fork() {
@@ -128,6 +154,7 @@ extern "C" fn in_child() {
             "a companion could not be started for a child: {why}"
         ));
     }
+    own::ceiling::balance();
     std::mem::forget(job);
 }
 

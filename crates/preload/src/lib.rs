@@ -13,6 +13,7 @@
 mod exec;
 mod heap;
 mod hooks;
+mod limits;
 mod threads;
 mod tune;
 

@@ -3,6 +3,7 @@
 
 #![cfg(not(test))]
 
+use muninn_sys::own::calls;
 use muninn_sys::own::threads::{self, Start};
 use std::ffi::{c_int, c_void};
 
@@ -72,5 +73,5 @@ pub unsafe extern "C" fn pthread_mutex_init(
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall() {
-    std::arch::naked_asm!("jmp {call}", call = sym threads::call_kernel)
+    std::arch::naked_asm!("jmp {call}", call = sym calls::call_kernel)
 }

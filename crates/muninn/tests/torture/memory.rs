@@ -11,6 +11,10 @@ both! {
     addresses_taken: ["addresses_taken"];
     exec_again: ["exec_again", "10"];
     exec_elsewhere: ["exec_elsewhere"], far = 100_000;
-    guards: ["guards"];
+    exec_otherwise: ["exec_otherwise"], far = 50_000;
+    guards: ["guards", "madvise"];
+    guards_by_call: ["guards", "call"];
+    guards_in_ranges: ["guards", "ranges"];
+    limit_addresses: ["limit_addresses"];
     addresses_change_hands: ["addresses_change_hands"];
 }

@@ -15,5 +15,13 @@ both! {
     robust_far: ["robust_far"];
     cleared_far: ["cleared_far", "clone"];
     cleared_far_by_address: ["cleared_far", "address"];
+    cleared_far_by_clone3: ["cleared_far", "three"];
+    /// The kernel writes to some of them, and does not wait there either.
+    futexes: ["futex_far"];
+    /// A process that is asked for by its number is asked for by a corpse then.
+    first_thread_ends: ["first_thread_ends"];
+    traced: ["traced"];
+    adopts_orphans: ["adopts_orphans"];
+    cancelled_in_call: ["cancelled_in_call"];
     at_speed: ["threads_at_speed"];
 }

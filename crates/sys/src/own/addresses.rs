@@ -90,6 +90,7 @@ impl Area {
             return;
         }
         for units in SIZES {
+            super::ceiling::give_up(units * UNIT);
             if let Ok(start) = Reserve::addresses(Bytes(units * UNIT)) {
                 super::claim(start, units * UNIT);
                 keep_from_children(start, units * UNIT);

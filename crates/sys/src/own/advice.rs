@@ -7,6 +7,7 @@
 //! that has guards: [`guards_begin`] says so for good, before the first of them. What was on its way meanwhile may
 //! have filled one: so guards are installed a second time, when nothing of the range is known to be far any more.
 
+use super::calls;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -48,9 +49,13 @@ pub fn has_guards() -> bool {
 ///
 /// As the kernel says of `madvise`.
 pub unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // Not by the C library's `syscall`, in whose place is what calls this.
     let call = |advice: c_int| {
-        // SAFETY: as the caller says; pages under guards hold nothing that could be given back.
-        unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as c_int }
+        let arguments = [start.expose_provenance(), len, advice as usize, 0, 0, 0];
+        match calls::call(libc::SYS_madvise, &arguments) {
+            0 => 0,
+            refused => calls::fail(refused as c_int) as c_int,
+        }
     };
     let outcome = call(advice);
     if advice == GUARD_INSTALL && outcome == 0 {
@@ -59,4 +64,32 @@ pub unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         return call(advice);
     }
     outcome
+}
+
+/// What the kernel does for `process_madvise`, its own answer: how many bytes, or an error below zero. Of guards it is
+/// told as in [`advise`]; they can only be put into memory of the caller's own.
+///
+/// # Safety
+///
+/// As the kernel says.
+pub unsafe fn advise_ranges(arguments: &[usize; 6]) -> isize {
+    if arguments[3] as c_int == GUARD_INSTALL {
+        GUARDS.store(true, SeqCst);
+    }
+    let done = calls::call(libc::SYS_process_madvise, arguments);
+    if arguments[3] as c_int != GUARD_INSTALL {
+        return done;
+    }
+    let mut left = usize::try_from(done).unwrap_or(0);
+    let mut range: *const libc::iovec = std::ptr::with_exposed_provenance(arguments[1]);
+    while left > 0 {
+        // SAFETY: as many were given as have that many bytes.
+        let (start, len) = unsafe { ((*range).iov_base, (*range).iov_len.min(left)) };
+        // SAFETY: guards were just installed there for the caller.
+        unsafe { advise(start, len, GUARD_INSTALL) };
+        left -= len;
+        // SAFETY: there are more, as bytes are left.
+        range = unsafe { range.add(1) };
+    }
+    done
 }

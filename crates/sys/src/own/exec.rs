@@ -6,12 +6,16 @@
 //! what is missing is handed on ([`with_runtime`]), and taken out again before the other's `main`
 //! ([`conceal`]), so that it finds the environment that it was meant to have.
 //!
-//! Invariant: nothing is allocated and no lock is taken. A child that shares its parent's memory (vfork) may
-//! be the caller.
+//! Invariant: nothing is allocated that stays, and no lock is taken. A child that shares its parent's memory (vfork)
+//! may be the caller.
 //!
-//! Known limits: `execl` and its like, which take their words as arguments; `system` and `popen` after the
-//! program emptied its own environment; system calls past the C library; environments of more than
-//! [`ENTRIES_MAX`] variables.
+//! Known limits: system calls past the C library; environments of more than [`ENTRIES_MAX`] variables; the shell of
+//! `system` and `popen`, but not what it executes, after the program emptied its own environment.
+
+mod list;
+mod shell;
+
+pub use shell::with_command;
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -24,11 +28,16 @@ const HANDED: &[u8] = b"MUNINN_HANDED";
 const CARRIED_MAX: usize = 3;
 /// Room for one variable, name and end included.
 const TEXT_MAX: usize = 4096;
-/// Variables of an environment that is added to: so many fit on any stack, and so many on most.
-const ENTRIES_FEW: usize = 256;
+/// Variables of an environment that is added to. The list is made on the caller's stack, which may be as small as
+/// 16 KiB, so it takes no more than it must.
+const ENTRIES_FEW: usize = 64;
+const ENTRIES_SOME: usize = 512;
 const ENTRIES_MAX: usize = 4096;
-/// All that may be added: the library, what is carried, the letters, and the end.
-const ADDED_MAX: usize = CARRIED_MAX + 3;
+/// All that may be added: the library, what is carried, the letters, perhaps twice, and the end.
+const ADDED_MAX: usize = CARRIED_MAX + 4;
+
+/// The kernel's name for an entry without meaning in the list behind the environment.
+const AT_IGNORE: usize = 1;
 
 type Text = [u8; TEXT_MAX];
 /// An environment as the kernel wants it.
@@ -106,7 +115,15 @@ pub unsafe fn conceal() {
             }
             from = from.add(1);
         }
+        // The kernel's own list of values comes right behind the environment, and some look for it there: they
+        // pass over pairs of this kind. It is an even number that was handed on.
+        let mut behind = to.cast::<usize>().add(1);
         *to = std::ptr::null();
+        while behind < from.cast() {
+            behind.write(AT_IGNORE);
+            behind.add(1).write(0);
+            behind = behind.add(2);
+        }
     }
 }
 
@@ -127,12 +144,7 @@ pub unsafe fn with_runtime<R>(given: Environment, execute: impl FnOnce(Environme
         return execute(given);
     }
     // SAFETY: as the caller says.
-    unsafe {
-        match entries <= ENTRIES_FEW {
-            true => extended::<ENTRIES_FEW, R>(given, missing, execute),
-            false => extended::<ENTRIES_MAX, R>(given, missing, execute),
-        }
-    }
+    unsafe { list::with(given, missing, entries, execute) }
 }
 
 /// The environment of this program.
@@ -219,6 +231,12 @@ impl Missing {
         Missing { library, variables }
     }
 
+    /// How many variables are more than there should be, the letters included.
+    fn added(self) -> usize {
+        let variables = if self.variables { carried().count() } else { 0 };
+        usize::from(self.library == Library::Absent) + variables + 1
+    }
+
     fn letters(self) -> &'static CStr {
         match (self.library, self.variables) {
             (Library::There, false) => c"MUNINN_HANDED=",
@@ -240,47 +258,6 @@ impl Missing {
             variables: letters.contains(&b'v'),
         }
     }
-}
-
-/// Not part of [`with_runtime`], so that only who needs it takes the stack.
-#[inline(never)]
-unsafe fn extended<const MAX: usize, R>(
-    given: Environment,
-    missing: Missing,
-    execute: impl FnOnce(Environment) -> R,
-) -> R {
-    let mut list = [std::ptr::null::<c_char>(); MAX];
-    let mut merged: Text = [0; TEXT_MAX];
-    let mut len = 0;
-    let mut push = |entry: *const c_char| {
-        list[len] = entry;
-        len += 1;
-    };
-    // SAFETY: as the caller says; nothing is written to the entries.
-    for entry in unsafe { Entries::of(given) } {
-        let at = entry.as_ptr().cast();
-        match value_of(entry, PRELOAD) {
-            Some(value) if missing.library == Library::InFront => {
-                let all = [PRELOAD, b"=", own_library(), b":", value];
-                // Too long for us: as it was meant.
-                push(if write(&mut merged, &all) {
-                    merged.as_ptr().cast()
-                } else {
-                    at
-                });
-            }
-            _ if missing.variables && is_carried(entry) => {}
-            _ => push(at),
-        }
-    }
-    if missing.library == Library::Absent {
-        push(CARRIED.library.get().cast());
-    }
-    if missing.variables {
-        carried().for_each(|text| push(text.as_ptr().cast()));
-    }
-    push(missing.letters().as_ptr());
-    execute(list.as_ptr())
 }
 
 /// The variables that are carried, as far as there are any.
@@ -410,7 +387,7 @@ mod tests {
         Strings { _all: all, list }
     }
 
-    fn carry() {
+    pub(super) fn carry() {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {
             // SAFETY: only here, before anybody reads.
@@ -444,6 +421,7 @@ mod tests {
             [
                 "LD_PRELOAD=/lib/ours.so",
                 "MUNINN_JOB=/j",
+                "MUNINN_HANDED=av",
                 "MUNINN_HANDED=av"
             ]
         );
@@ -479,7 +457,7 @@ mod tests {
         carry();
         // SAFETY: null is an empty environment for the kernel.
         let given = unsafe { with_runtime(std::ptr::null(), |list| Entries::of(list).count()) };
-        assert_eq!(given, 3);
+        assert_eq!(given, 4, "an even number");
     }
 
     #[test]
@@ -487,8 +465,17 @@ mod tests {
         let many: Vec<String> = (0..1000).map(|i| format!("V{i}=x")).collect();
         let names: Vec<&str> = many.iter().map(String::as_str).collect();
         let given = handed(&names);
-        assert_eq!(given.len(), 1003);
+        assert_eq!(given.len(), 1004);
         assert_eq!(given[..1000], many);
+        for len in [ENTRIES_FEW, ENTRIES_SOME, ENTRIES_MAX].map(|max| max - ADDED_MAX - 1) {
+            for first in ["A=1", "LD_PRELOAD=/x.so"] {
+                let mut names = vec!["A=1"; len];
+                names[0] = first;
+                let given = handed(&names);
+                assert_eq!(given[1..len], names[1..]);
+                assert!(given.contains(&"MUNINN_JOB=/j".to_string()));
+            }
+        }
         let too_many = vec!["A=1"; ENTRIES_MAX];
         assert_eq!(handed(&too_many).len(), ENTRIES_MAX);
     }

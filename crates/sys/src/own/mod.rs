@@ -10,6 +10,8 @@
 pub(crate) mod addresses;
 mod advice;
 mod alarm;
+pub mod calls;
+pub mod ceiling;
 mod environment;
 pub mod exec;
 mod imports;
@@ -25,7 +27,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-pub use advice::{advise, guards_begin, has_guards, tells_of_forks};
+pub use advice::{advise, advise_ranges, guards_begin, has_guards, tells_of_forks};
 pub use environment::{getenv, learn_getenv, loaded_library};
 pub use imports::lead_past_program;
 pub(crate) use place::rooted_path;
@@ -88,6 +90,15 @@ pub fn first_unclaimed(start: u64, end: u64) -> Option<(u64, u64)> {
     (first < last).then_some((first, last))
 }
 
+/// All that was claimed.
+fn claimed_bytes() -> u64 {
+    let bytes = |claim: &Claim| {
+        let end = claim.end.load(Ordering::Acquire);
+        end.saturating_sub(claim.start.load(Ordering::Relaxed))
+    };
+    CLAIMS.iter().map(bytes).sum()
+}
+
 /// Forgets all claims: a child of a fork begins anew.
 pub fn reset_claims() {
     for claim in &CLAIMS {
@@ -96,6 +107,7 @@ pub fn reset_claims() {
     }
     CLAIMED.store(0, Ordering::Release);
     addresses::forget();
+    ceiling::forget();
     place::forget_listed();
 }
 

@@ -3,6 +3,9 @@
 //! The companion shares the program's memory, which stays as long as either of them has it. A program
 //! that ends, or that executes another in its place, leaves the memory to the companion alone, which
 //! has nothing to do there any more.
+//!
+//! A process is asked for by its first thread, which may end before the others do: then it has no memory,
+//! although the program goes on, and another thread is asked.
 
 use super::alarm::Alarm;
 use super::program_pid;
@@ -10,6 +13,7 @@ use crate::epoll::wait_any;
 use crate::proc;
 use crate::signal::PidFd;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// What became of the program.
@@ -24,7 +28,8 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Program {
     handle: PidFd,
-    pid: u32,
+    /// The thread that had our memory when it was last asked.
+    witness: AtomicU32,
     /// Where the kernel has such timers.
     alarm: Option<Alarm>,
 }
@@ -38,7 +43,12 @@ impl Program {
         let pid = program_pid();
         let handle = PidFd::open(pid as i32).ok()?;
         let alarm = Alarm::of(pid).ok();
-        Some(Program { handle, pid, alarm })
+        let witness = AtomicU32::new(pid);
+        Some(Program {
+            handle,
+            witness,
+            alarm,
+        })
     }
 
     /// Waits for the program's end, so long; what became of it.
@@ -64,10 +74,18 @@ impl Program {
     }
 
     fn fate(&self) -> Fate {
+        let has_ours = |thread| proc::share_memory(std::process::id(), thread);
         // Refused: a kernel without it, or a program that nobody may look at.
-        match proc::share_memory(std::process::id(), self.pid) {
-            Some(false) => Fate::Replaced,
-            Some(true) | None => Fate::Runs,
+        if has_ours(self.witness.load(Ordering::Relaxed)) != Some(false) {
+            return Fate::Runs;
+        }
+        match proc::find_thread_of_program(|thread| has_ours(thread) == Some(true)) {
+            Ok(Some(thread)) => {
+                self.witness.store(thread, Ordering::Relaxed);
+                Fate::Runs
+            }
+            // Nobody may see its threads any more, or it is just ending.
+            Ok(None) | Err(_) => Fate::Replaced,
         }
     }
 }

@@ -17,8 +17,9 @@
 //! open file had a second owner. Signal *handlers* are shared, so that the companion can end the
 //! program by a signal whatever the program does with it; all signals are blocked in the companion.
 //!
-//! Known limit: the first process of a pid namespace is given all orphans of it; there the companion
-//! stays the program's child, of the kind that `wait` passes over.
+//! Known limit: the first process of a pid namespace is given all orphans of it, and so is one that asked for them
+//! (PR_SET_CHILD_SUBREAPER). Its own companion stays its child, of the kind that `wait` passes over; those of its
+//! children are orphans like any other, and it may wait for one of them.
 
 use super::storage;
 use rustix::io::Errno;
@@ -30,9 +31,12 @@ use std::time::Duration;
 pub(super) type Entry = extern "C" fn(*mut c_void) -> !;
 
 const NO_SIGNAL: c_int = 0;
-/// A task that shares memory, on its way to be a process of its own.
-const MIDWIFE: c_int = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_VFORK | NO_SIGNAL;
-const COMPANION: c_int = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_SETTLS;
+/// A task that shares memory, on its way to be a process of its own. Who traces the program does not trace it,
+/// or the pager would stand still whenever the program does.
+const MIDWIFE: c_int =
+    libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_VFORK | libc::CLONE_UNTRACED | NO_SIGNAL;
+const COMPANION: c_int =
+    libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_SETTLS | libc::CLONE_UNTRACED;
 /// A thread beside another of the companion's.
 const THREAD: c_int = libc::CLONE_VM
     | libc::CLONE_FS
@@ -40,7 +44,8 @@ const THREAD: c_int = libc::CLONE_VM
     | libc::CLONE_SIGHAND
     | libc::CLONE_THREAD
     | libc::CLONE_SYSVSEM
-    | libc::CLONE_SETTLS;
+    | libc::CLONE_SETTLS
+    | libc::CLONE_UNTRACED;
 
 /// How often a task is tried to be made that cannot be at the moment, and how long to wait.
 const TRIES: u32 = 100;
@@ -233,9 +238,9 @@ pub(super) unsafe fn companion(
     let signals = BlockedSignals::all();
     // SAFETY: the caller's promise.
     let started = unsafe {
-        match std::process::id() {
-            1 => alone(top, descriptor, entry, argument),
-            _ => with_midwife(top, descriptor, midwife_stack, entry, argument),
+        match std::process::id() == 1 || adopts_orphans() {
+            true => alone(top, descriptor, entry, argument),
+            false => with_midwife(top, descriptor, midwife_stack, entry, argument),
         }
     };
     drop(signals);
@@ -269,6 +274,11 @@ unsafe fn with_midwife(
         1.. => Ok(()),
         failed => Err(Errno::from_raw_os_error(-failed)),
     }
+}
+
+/// Whether the orphans of this process's descendants become its children.
+fn adopts_orphans() -> bool {
+    matches!(rustix::process::child_subreaper(), Ok(Some(_)))
 }
 
 /// # Safety

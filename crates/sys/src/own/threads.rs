@@ -6,7 +6,7 @@
 //! its holder waits for a page, and not from the program's, which could tell. There is no frame of ours below
 //! what the thread does: it is jumped to, so that it may be unwound and traced as ever.
 
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 use super::staying;
@@ -238,7 +238,8 @@ pub unsafe fn clone(
     unsafe { real(start, stack, flags, argument, parent, storage, child) }
 }
 
-/// In place of `pthread_mutex_init`: a robust one is noted.
+/// In place of `pthread_mutex_init`: a robust one is noted, and one that hands on priorities: the kernel writes to
+/// that without waiting for userfaultfd, also when who waits for it no longer does.
 ///
 /// # Safety
 ///
@@ -250,10 +251,15 @@ pub unsafe fn init_mutex(mutex: *mut c_void, attributes: *const c_void, is_on: b
     // SAFETY: as the caller says.
     let result = unsafe { real(mutex, attributes) };
     if result == 0 && is_on && !attributes.is_null() {
-        let mut robust = 0;
+        let (mut robust, mut protocol) = (0, 0);
         // SAFETY: attributes that were just used.
-        let asked = unsafe { libc::pthread_mutexattr_getrobust(attributes.cast(), &mut robust) };
-        if asked == 0 && robust == libc::PTHREAD_MUTEX_ROBUST {
+        let asked = unsafe {
+            libc::pthread_mutexattr_getrobust(attributes.cast(), &mut robust)
+                | libc::pthread_mutexattr_getprotocol(attributes.cast(), &mut protocol)
+        };
+        let written =
+            robust == libc::PTHREAD_MUTEX_ROBUST || protocol == libc::PTHREAD_PRIO_INHERIT;
+        if asked == 0 && written {
             staying::note(
                 mutex.expose_provenance(),
                 size_of::<libc::pthread_mutex_t>(),
@@ -261,83 +267,6 @@ pub unsafe fn init_mutex(mutex: *mut c_void, attributes: *const c_void, is_on: b
         }
     }
     result
-}
-
-/// In place of `syscall`: what a program says to the kernel of words that are cleared is noted.
-///
-/// # Safety
-///
-/// To be called as the C library's: with the number and up to six arguments.
-#[unsafe(naked)]
-pub unsafe extern "C" fn call_kernel() {
-    std::arch::naked_asm!(
-        "cmp rdi, {set_tid_address}",
-        "je 2f",
-        "cmp rdi, {set_robust_list}",
-        "je 2f",
-        "cmp rdi, {clone}",
-        "je 2f",
-        "3:",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov r10, r8",
-        "mov r8, r9",
-        "mov r9, [rsp + 8]",
-        "syscall",
-        "cmp rax, -4095",
-        "jae 4f",
-        "ret",
-        "4:",
-        "push rbx",
-        "mov edi, eax",
-        "call {fail}",
-        "pop rbx",
-        "ret",
-        "2:",
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "lea rsi, [rsp + 8]",
-        "sub rsp, 8",
-        "call {look}",
-        "add rsp, 8",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rcx",
-        "pop r8",
-        "pop r9",
-        "jmp 3b",
-        set_tid_address = const libc::SYS_set_tid_address,
-        set_robust_list = const libc::SYS_set_robust_list,
-        clone = const libc::SYS_clone,
-        look = sym look_at_call,
-        fail = sym fail,
-    )
-}
-
-extern "C" fn fail(result: c_int) -> c_long {
-    // SAFETY: the calling thread's own.
-    unsafe { *libc::__errno_location() = -result };
-    -1
-}
-
-extern "C" fn look_at_call(number: c_long, arguments: *const usize) {
-    // SAFETY: five of them were put on the stack.
-    let argument = |n: usize| unsafe { *arguments.add(n) };
-    match number {
-        libc::SYS_set_tid_address => staying::note(argument(0), size_of::<c_int>()),
-        libc::SYS_set_robust_list => staying::note(argument(0), 3 * size_of::<usize>()),
-        libc::SYS_clone if argument(0) & libc::CLONE_CHILD_CLEARTID as usize != 0 => {
-            staying::note(argument(3), size_of::<c_int>());
-        }
-        _ => {}
-    }
 }
 
 /// In a child of a fork: threads that had not begun are not in it.
@@ -355,42 +284,6 @@ mod tests {
     unsafe extern "C" fn double(argument: *mut c_void) -> *mut c_void {
         assert!((&raw const argument).expose_provenance() != 0);
         argument.wrapping_byte_add(argument.expose_provenance())
-    }
-
-    #[test]
-    fn the_kernel_is_called_with_all_that_was_given() {
-        type Call =
-            unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-        // SAFETY: it takes them as they are given here.
-        let call: Call = unsafe { std::mem::transmute(call_kernel as *const ()) };
-        // SAFETY: plain system calls, and a mapping that is given back.
-        unsafe {
-            assert_eq!(
-                call(libc::SYS_getpid, 0, 0, 0, 0, 0, 0),
-                i64::from(std::process::id())
-            );
-            let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-            assert_eq!(call(libc::SYS_mmap, 0, 4096, 1, flags, usize::MAX, 1), -1);
-            assert_eq!(
-                *libc::__errno_location(),
-                libc::EINVAL,
-                "the sixth is no page"
-            );
-            let at = call(libc::SYS_mmap, 0, 4096, 1, flags, usize::MAX, 0);
-            assert!(at > 0);
-            assert_eq!(call(libc::SYS_munmap, at as usize, 4096, 0, 0, 0, 0), 0);
-            let mut word: c_int = 0;
-            let same = libc::gettid();
-            let before = {
-                let mut before: usize = 0;
-                libc::prctl(40, &raw mut before);
-                before
-            };
-            let address = (&raw mut word).expose_provenance();
-            let said = call(libc::SYS_set_tid_address, address, 0, 0, 0, 0, 0);
-            assert_eq!(said, i64::from(same));
-            call(libc::SYS_set_tid_address, before, 0, 0, 0, 0, 0);
-        }
     }
 
     #[test]

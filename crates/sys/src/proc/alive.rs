@@ -33,7 +33,8 @@ impl ProcessId {
         let mut text = [0u8; 512];
         let n = pread(&file, &mut text, 0).ok()?;
         let stat = Stat::parse(&text[..n])?;
-        if matches!(stat.state, b'Z' | b'X' | b'x') {
+        // Its first thread may have ended and others go on.
+        if matches!(stat.state, b'Z' | b'X' | b'x') && stat.threads <= 1 {
             return None;
         }
         ProcessId::new(pid, stat.start)
@@ -79,6 +80,7 @@ fn stat_path(pid: u32, buffer: &mut [u8; 32]) -> Option<&str> {
 
 struct Stat {
     state: u8,
+    threads: u64,
     start: u64,
 }
 
@@ -90,9 +92,14 @@ impl Stat {
             .split(|b| b.is_ascii_whitespace())
             .filter(|word| !word.is_empty());
         let state = *words.next()?.first()?;
-        // Field 22 of the line; the state is field 3.
-        let start = number(words.nth(18)?)?;
-        Some(Stat { state, start })
+        // Fields 20 and 22 of the line; the state is field 3.
+        let threads = number(words.nth(16)?)?;
+        let start = number(words.nth(1)?)?;
+        Some(Stat {
+            state,
+            threads,
+            start,
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! do) or not at all (`MADV_DONTFORK`). The kernel tells of neither by an event, only by flags here.
 //! Known limit: the file costs a microsecond a mapping and a little for each page that is there.
 
-use super::{maps::hex, open};
+use super::{maps::hex, open, threads::living_thread};
 use crate::uffd::PageRange;
 use rustix::io::Errno;
 
@@ -29,7 +29,7 @@ pub fn not_inherited_of(thread: u32) -> Option<Vec<PageRange>> {
 
 /// Whether any memory of a process is registered with userfaultfd: somebody has to answer for it.
 pub fn is_registered(pid: u32) -> bool {
-    let path = format!("/proc/{pid}/smaps");
+    let path = format!("/proc/{}/smaps", living_thread(pid));
     flagged(&path, &[b"um"]).is_ok_and(|ranges| !ranges.is_empty())
 }
 

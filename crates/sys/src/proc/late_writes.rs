@@ -5,8 +5,8 @@
 //! Invariant: an answer that could not be had is never taken for "nobody". Known limit: a thread of another
 //! process that has got hold of pages is not seen here.
 
+use super::threads::{any_thread, living_thread, open_folder};
 use super::{RawDir, pread};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
@@ -38,13 +38,10 @@ pub fn late_writes(program: u32) -> Result<LateWrites, Errno> {
     }
 }
 
-fn open_folder(path: &str) -> Result<rustix::fd::OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::open(crate::own::rooted(path), flags, Mode::empty())
-}
-
 /// For threads that must not use the program's heap: the C library's `readdir` would.
 fn has_direct_io(program: u32) -> Result<bool, Errno> {
+    // A first thread that has ended has no files any more.
+    let program = living_thread(program);
     let fds = open_folder(&format!("/proc/{program}/fd"))?;
     let mut names = [const { MaybeUninit::uninit() }; 2048];
     let mut names = RawDir::new(fds, &mut names);
@@ -85,19 +82,7 @@ pub fn holds_pages(thread: u32) -> bool {
 
 /// Whether any thread of a program may have got hold of pages to write to them later, or runs.
 fn threads_write_later(program: u32) -> Result<bool, Errno> {
-    let tasks = open_folder(&format!("/proc/{program}/task"))?;
-    let mut names = [const { MaybeUninit::uninit() }; 2048];
-    let mut names = RawDir::new(tasks, &mut names);
-    while let Some(entry) = names.next() {
-        let entry = entry?;
-        let thread = entry.file_name().to_str().ok().and_then(|n| n.parse().ok());
-        if let Some(thread) = thread
-            && writes_later(thread)?
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    any_thread(program, writes_later)
 }
 
 /// Whether a thread, as it is listed, is in the middle of `process_vm_writev`, or runs, so that nobody can

@@ -16,6 +16,7 @@ mod late_writes;
 mod maps;
 mod parse;
 mod smaps;
+mod threads;
 
 pub use about::{has_mapped, is_same_program, name_of};
 pub use alive::ProcessId;
@@ -26,6 +27,7 @@ pub use late_writes::{LateWrites, holds_pages, late_writes};
 pub use maps::{MapEntry, MapKind, Maps, MapsError, Permissions, for_each_map};
 pub use parse::{MemInfo, SmapsRollup, Statm, Status};
 pub use smaps::{MapMemory, for_each_map_memory};
+pub use threads::{find_thread_of_program, has_memory_of};
 
 use std::os::fd::OwnedFd;
 

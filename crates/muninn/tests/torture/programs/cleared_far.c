@@ -1,7 +1,8 @@
 // Tasks with words of their own for the kernel to clear at their end, somewhere in memory that is far:
-// "clone" names them when it makes a task, "address" says so later.
+// "clone" names them when it makes a task, "three" (clone3) as well, "address" says so later.
 #include "torture.h"
 #include <linux/futex.h>
+#include <linux/sched.h>
 #include <time.h>
 
 enum { TASKS = 16, STACK = 64 << 10 };
@@ -22,6 +23,14 @@ static void *say_and_end(void *word) {
     return NULL;
 }
 
+// The C library's function returns to where the new stack says.
+static int clone_three(unsigned long flags, unsigned char *stack, int *word) {
+    ((void **)(stack + STACK))[-2] = (void *)wait_and_end;
+    struct clone_args how = {.flags = flags, .child_tid = (uintptr_t)word, .stack = (uintptr_t)stack};
+    how.stack_size = STACK - 16;
+    return syscall(SYS_clone3, &how, sizeof how);
+}
+
 static void wait_cleared(int i) {
     struct timespec patience = {5, 0};
     for (int tries = 0; tries < 4; tries++) {
@@ -33,7 +42,7 @@ static void wait_cleared(int i) {
 }
 
 int main(int argc, char **argv) {
-    int by_clone = argc < 2 || !strcmp(argv[1], "clone");
+    const char *how = argc < 2 ? "clone" : argv[1];
     unsigned char *at = take(8 * MIB), *stacks = take(TASKS * STACK);
     fill(at, 8 * MIB, 1);
     for (int i = 0; i < TASKS; i++) {
@@ -45,7 +54,9 @@ int main(int argc, char **argv) {
         pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
         int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
                     CLONE_CHILD_CLEARTID;
-        if (by_clone)
+        if (!strcmp(how, "three"))
+            MUST(clone_three(flags, stacks + i * STACK, words[i]) > 0);
+        else if (!strcmp(how, "clone"))
             MUST(clone(wait_and_end, stacks + (i + 1) * STACK, flags, NULL, NULL, NULL, words[i]) > 0);
         else
             MUST(pthread_create(&thread, &attr, say_and_end, words[i]) == 0);

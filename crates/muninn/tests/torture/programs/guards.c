@@ -1,5 +1,7 @@
-// Puts guards over memory and takes them away again (MADV_GUARD_INSTALL, Linux 6.13): what was there is gone.
+// Puts guards over memory and takes them away again (MADV_GUARD_INSTALL, Linux 6.13): what was there is gone. By
+// "madvise", by the number of that "call", or as one of a list of "ranges".
 #include "torture.h"
+#include <sys/uio.h>
 
 enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
 static const size_t BYTES = 16 * MIB, PART = 4 * MIB;
@@ -9,12 +11,23 @@ static void press(unsigned char *much, int seed) {
     CHECK(much, MUCH, seed, "what pushes");
 }
 
-int main(void) {
+static int install(char how, void *at, size_t bytes) {
+    if (how == 'c') return syscall(SYS_madvise, at, bytes, GUARD_INSTALL);
+    if (how == 'm') return madvise(at, bytes, GUARD_INSTALL);
+    struct iovec ranges[] = {{at, PAGE}, {(char *)at + PAGE, bytes - PAGE}};
+    int self = syscall(SYS_pidfd_open, getpid(), 0);
+    ssize_t done = process_madvise(self, ranges, bytes > PAGE ? 2 : 1, GUARD_INSTALL, 0);
+    close(self);
+    return done == (ssize_t)bytes ? 0 : -1;
+}
+
+int main(int count, char **words) {
+    char how = count > 1 ? words[1][0] : 'm';
     unsigned char *at = take(BYTES), *much = take(MUCH);
-    for (int round = 1; round <= 4; round++) {
+    for (int round = 1; round <= (how == 'm' ? 4 : 2); round++) {
         fill(at, BYTES, round);
         press(much, round);
-        if (madvise(at + PART, PART, GUARD_INSTALL) != 0) {
+        if (install(how, at + PART, PART) != 0) {
             say("none: no guards on this kernel\n");
             return 0;
         }
@@ -42,7 +55,7 @@ int main(void) {
         // Guards in memory that is filled page by page, in the middle of pages that would come as zeros together.
         unsigned char *fresh = take(PART);
         for (size_t page = 0; page < PART / PAGE; page += 8) {
-            MUST(madvise(fresh + (page + 6) * PAGE, PAGE, GUARD_INSTALL) == 0);
+            MUST(install(how, fresh + (page + 6) * PAGE, PAGE) == 0);
         }
         // Until that memory is the pager's, and there is no room.
         press(much, round + 20);
