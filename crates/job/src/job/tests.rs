@@ -244,6 +244,6 @@ fn the_page_is_small_and_counters_are_apart() {
     assert!(taken < 256 << 10, "{taken}");
     assert_eq!(align_of::<Seat>(), 64);
     // And three histograms of how long faults took.
-    let words = Counters::NAMES.len() + 3 * muninn_types::Spread::BUCKETS;
+    let words = Counters::NAMES.len() + 3 * Spread::BUCKETS;
     assert_eq!(size_of::<Counters>(), 8 * words);
 }
