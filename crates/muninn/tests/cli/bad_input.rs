@@ -39,7 +39,7 @@ fn a_client_of_another_version_is_told_so_and_counted() {
     let place = place();
     let served = place.serve(&["--memory", "8MiB"]);
     let mut stream = TcpStream::connect(served.tcp()).unwrap();
-    stream.write_all(&frame_of_version(Kind::Hello, 5)).unwrap();
+    stream.write_all(&frame_of_version(Kind::Hello, 6)).unwrap();
     let mut head = [0; HEADER_LEN];
     stream.read_exact(&mut head).unwrap();
     let header = Header::decode(&head).unwrap();
@@ -48,7 +48,7 @@ fn a_client_of_another_version_is_told_so_and_counted() {
     let refusal = Refusal::decode(header.error().unwrap(), &body).unwrap();
     assert_eq!(
         refusal.to_string(),
-        "the server speaks protocol version 4, this client 5: use the same release of muninn on \
+        "the server speaks protocol version 5, this client 6: use the same release of muninn on \
          both sides"
     );
     let ended = place.run(&["status", "--pool", &served.tcp(), "--json"]);
@@ -66,7 +66,7 @@ fn a_server_of_another_version_or_none_at_all_is_recognised() {
         ended.out,
         format!(
             "{at}\n  the server at {at} refused: the server speaks protocol version 9, this client \
-             4: use the same release of muninn on both sides\n"
+             5: use the same release of muninn on both sides\n"
         )
     );
     thread.join().unwrap();

@@ -28,8 +28,8 @@ fn number(cell: &str) -> Option<f64> {
 /// How many times as long programs take as with all of their memory.
 fn programs(paging: &str) -> String {
     let mut bars = Bars::new(
-        "Programs with less memory than they need: how many times as long (1 = with all of it; no bar: killed)",
-        "times as long",
+        "Programs with half and a quarter of their memory local",
+        "times as long as with all of it (no bar: killed)",
     );
     let table = rows(paging, &["program", "local", "unlimited"]);
     for local in ["50 %", "25 %"] {
@@ -53,7 +53,7 @@ fn pages(paging: &str) -> String {
         "A page that is not here, 25 % of the memory local, one thread",
         "µs a page",
     );
-    let names = ["Muninn, shared memory", "Muninn, tcp", "zram", "swap file"];
+    let names = ["Muninn, shm", "Muninn, tcp", "zram", "swap file"];
     let table = rows(paging, &["ns a page", "threads", "local"]);
     for row in table.iter().filter(|row| row[1] == "1" && row[2] == "25 %") {
         let costs = names.iter().zip(&row[3..7]);

@@ -243,12 +243,14 @@ fn draw_jobs(model: &Model, frame: &mut Frame<'_>, area: Rect) {
         "job", "pid", "limit", "here", "", "far", "faults/s", "from far", "waiting", "in", "out",
     ];
     let chosen = model.chosen_job();
-    let (mut rows, mut selected) = (Vec::new(), 0);
+    let (mut rows, mut remarks, mut selected) = (Vec::new(), Vec::new(), 0);
     for (at, row) in model.jobs.iter().enumerate() {
         if at == chosen {
             selected = rows.len();
         }
         rows.extend(job_rows(row));
+        let first = rows.len() - notes(row).count();
+        remarks.extend((first..).zip(notes(row)));
     }
     let empty = rows.is_empty();
     let table = Table::new(rows, widths)
@@ -260,6 +262,16 @@ fn draw_jobs(model: &Model, frame: &mut Frame<'_>, area: Rect) {
         state.select(Some(selected));
     }
     frame.render_stateful_widget(table, area, &mut state);
+    // A row of a table is cut into columns; a sentence has the whole line. Above the rows are a title and a head.
+    let shown = state.offset()..state.offset() + usize::from(area.height.saturating_sub(2));
+    for (at, text) in remarks.into_iter().filter(|(at, _)| shown.contains(at)) {
+        let line = Rect {
+            y: area.y + 2 + (at - shown.start) as u16,
+            height: 1,
+            ..area
+        };
+        frame.render_widget(Line::styled(format!("  ! {text}"), bold()), line);
+    }
     if empty && area.height > 2 {
         let hint = Rect {
             y: area.y + 2,
@@ -326,15 +338,21 @@ fn job_rows(row: &JobRow) -> Vec<Row<'static>> {
             );
         }
     }
-    let gone = (!job.launcher_alive).then(|| "its launcher is gone".to_string());
-    let waits = job
-        .processes
-        .iter()
-        .filter_map(|process| process.waits.clone());
-    for words in gone.into_iter().chain(waits).chain(job.message.clone()) {
-        rows.push(Row::new([format!("  ! {words}")]).style(bold()));
-    }
+    rows.extend(notes(row).map(|_| Row::default()));
     rows
+}
+
+/// What somebody should know of a job.
+fn notes(row: &JobRow) -> impl Iterator<Item = String> + use<> {
+    let job = &row.job;
+    let gone = (!job.launcher_alive).then(|| "its launcher is gone".to_string());
+    let waits = job.processes.iter().filter_map(|one| one.waits.clone());
+    let all: Vec<String> = gone
+        .into_iter()
+        .chain(waits)
+        .chain(job.message.clone())
+        .collect();
+    all.into_iter()
 }
 
 fn draw_charts(model: &Model, frame: &mut Frame<'_>, area: Rect) {

@@ -54,9 +54,14 @@ fn server(address: &str, granted: u64) -> ServerNow {
 }
 
 fn picture(start: Instant, second: u64, servers: Vec<ServerNow>, jobs: Vec<JobNow>) -> Picture {
+    let taken = start + Duration::from_secs(second);
+    let answered = |mut server: ServerNow| {
+        server.taken = server.error.is_none().then_some(taken);
+        server
+    };
     Picture {
-        taken: start + Duration::from_secs(second),
-        servers,
+        taken,
+        servers: servers.into_iter().map(answered).collect(),
         jobs,
     }
 }
@@ -171,7 +176,7 @@ fn a_wide_screen_shows_everything() {
     assert!(
         screen
             .iter()
-            .any(|line| line.starts_with("  ! process 101")),
+            .any(|line| line == "  ! process 101 has waited 3s for memory: all servers are full"),
         "{screen:#?}"
     );
     assert!(line(&screen, "traffic ").contains("faults/s 21000"));
