@@ -135,7 +135,8 @@ fn install() -> Result<(), Errno> {
         handler: own,
         flags: flags | SA_RESTORER,
         restorer: muninn_still_return as *const () as usize,
-        mask: 0,
+        // A thread that is cancelled in the handler would be unwound through it, which ends the program.
+        mask: u64::MAX,
     }))?;
     Ok(())
 }
