@@ -3,6 +3,9 @@
 mod common;
 
 use common::*;
+use muninn_net::Observer;
+use muninn_server::{Server, ServerConfig};
+use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, LaneKind, Tag};
 use muninn_wire::{GrantInfo, Kind, Request, Seg, Transport as Wire};
 use std::time::{Duration, Instant};
@@ -173,4 +176,21 @@ fn sessions_come_and_go_without_end_and_leave_nothing() {
         memory_now < memory + 2048,
         "{memory} KiB became {memory_now} KiB"
     );
+}
+
+/// A server answers at every address that it says it listens at.
+#[test]
+fn forty_addresses_are_answered_at() {
+    let any: Address = "127.0.0.1:0".parse().unwrap();
+    let with = |count: usize| ServerConfig {
+        listen: vec![any.clone(); count],
+        ..config(Bytes::mib(16))
+    };
+    let server = Server::start(with(40)).unwrap();
+    for at in server.addresses() {
+        let mut observer = Observer::connect(at, &options()).unwrap();
+        assert_eq!(observer.status().unwrap().server.sessions, 0, "{at}");
+    }
+    let refused = Server::start(with(257)).unwrap_err().to_string();
+    assert!(refused.contains("257 addresses"), "{refused}");
 }

@@ -24,8 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Addresses that a server listens at, at most: each has a token of its own, counted down from the first.
+pub(crate) const LISTENERS_MAX: usize = 256;
 const LISTENER_TOKEN: u64 = u64::MAX;
-const MAILBOX_TOKEN: u64 = u64::MAX - 16;
+const MAILBOX_TOKEN: u64 = u64::MAX - LISTENERS_MAX as u64;
 /// Bytes for each unit of weight in a round.
 const QUANTUM: Bytes = Bytes::kib(4);
 /// How many connections can wait for one loop to take them over.

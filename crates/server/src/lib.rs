@@ -25,7 +25,7 @@ pub use take_over::{NotHandedOver, TakeOverError};
 
 use agents::AgentHost;
 use calls::{Around, Calls};
-use event_loop::{EventLoop, LoopOptions, Mailbox};
+use event_loop::{EventLoop, LISTENERS_MAX, LoopOptions, Mailbox};
 use halt::{Halt, Verdict};
 use heirs::Heirs;
 use muninn_http::Limits;
@@ -119,6 +119,10 @@ pub enum ServerError {
     #[error("nowhere to listen: name a Unix socket (--socket PATH) or an address (--listen ADDR)")]
     NowhereToListen,
     #[error(
+        "{0} addresses to listen at are more than {LISTENERS_MAX}: name fewer (--listen, --socket)"
+    )]
+    TooManyAddresses(usize),
+    #[error(
         "refusing to listen at {0} without a key, as others could reach this memory: name a key \
          file (--key-file PATH; 'muninn keygen PATH' makes one), or say --insecure if the network \
          is trusted"
@@ -188,6 +192,9 @@ fn default_segment(memory: Bytes) -> Bytes {
 fn check(config: &ServerConfig) -> Result<PoolConfig, ServerError> {
     if config.listen.is_empty() {
         return Err(ServerError::NowhereToListen);
+    }
+    if config.listen.len() > LISTENERS_MAX {
+        return Err(ServerError::TooManyAddresses(config.listen.len()));
     }
     if let Some(open) = config.listen.iter().find(|a| !is_local(a))
         && config.key.is_none()

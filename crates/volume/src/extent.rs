@@ -21,11 +21,11 @@ use crate::volume::Page;
 pub(crate) const WORDS: usize = EXTENT_PAGES as usize / 64;
 
 /// A mark for each page of an extent, or for each row with parity.
-pub type Marks = [u64; WORDS];
+pub(crate) type Marks = [u64; WORDS];
 
 /// A grant of one session at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Holding {
+pub(crate) struct Holding {
     pub server: ServerId,
     /// Which session with the server: a server that was started anew counts its grants anew.
     pub generation: u32,
@@ -33,7 +33,7 @@ pub struct Holding {
 }
 
 #[derive(Clone, Debug)]
-pub struct Member {
+pub(crate) struct Member {
     pub at: Holding,
     /// Which piece of each row it holds; with whole copies nothing is made of this.
     pub piece: u8,
@@ -45,17 +45,17 @@ pub struct Member {
 
 impl Member {
     /// Whether it has every page as it was last written.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.lag.is_none()
     }
     /// Whether it has a page of its own as it was last written.
-    pub fn has(&self, place: u32) -> bool {
+    pub(crate) fn has(&self, place: u32) -> bool {
         let lag = self.lag.as_ref();
         lag.is_none_or(|lag| lag[place as usize / 64] >> (place % 64) & 1 == 0)
     }
 
     /// Where a page of it is, if it is mapped; counted from the start of the member.
-    pub fn place(&self, place: u32) -> Option<*mut Page> {
+    pub(crate) fn place(&self, place: u32) -> Option<*mut Page> {
         let mapped = self.mapped.as_ref()?;
         let offset = place as usize * PAGE_SIZE;
         assert!(offset + PAGE_SIZE <= mapped.bytes.0 as usize);
@@ -69,7 +69,7 @@ impl Member {
 /// it reads a page, and the writer puts them back *after* its write is done: what was read too early is
 /// read again.
 #[derive(Debug)]
-pub struct Fill {
+pub(crate) struct Fill {
     lacking: [AtomicU64; WORDS],
     /// A member that fell behind, if it is not for a new one. Nobody else writes to it meanwhile.
     pub(crate) behind: Option<Holding>,
@@ -78,7 +78,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    pub fn of(written: &Marks) -> Fill {
+    pub(crate) fn of(written: &Marks) -> Fill {
         Fill {
             lacking: written.map(AtomicU64::new),
             behind: None,
@@ -87,34 +87,34 @@ impl Fill {
     }
 
     /// It is for a member that fell behind, if not for a new one.
-    pub fn for_member(self, behind: Option<Holding>) -> Fill {
+    pub(crate) fn for_member(self, behind: Option<Holding>) -> Fill {
         Fill { behind, ..self }
     }
 
     /// What is still lacking.
-    pub fn rest(&self) -> Marks {
+    pub(crate) fn rest(&self) -> Marks {
         std::array::from_fn(|at| self.lacking[at].load(SeqCst))
     }
 
-    pub fn note_written(&self, place: u32) {
+    pub(crate) fn note_written(&self, place: u32) {
         self.lacking[place as usize / 64].fetch_or(1 << (place % 64), SeqCst);
     }
 
     /// Noted *before* what was missed is marked as lacking.
-    pub fn note_gone(&self, server: ServerId) {
+    pub(crate) fn note_gone(&self, server: ServerId) {
         lock(&self.gone).push(server);
     }
-    pub fn is_gone(&self, server: ServerId) -> bool {
+    pub(crate) fn is_gone(&self, server: ServerId) -> bool {
         lock(&self.gone).contains(&server)
     }
 
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         let words = self.lacking.iter();
         words.map(|word| word.load(SeqCst).count_ones()).sum()
     }
 
     /// The next run of pages that lack, from a place on, without its marks. Runs end at multiples of 64.
-    pub fn take_run(&self, from: u32) -> Option<(u32, u32)> {
+    pub(crate) fn take_run(&self, from: u32) -> Option<(u32, u32)> {
         for at in from as usize / 64..WORDS {
             let mut bits = self.lacking[at].load(SeqCst);
             if at == from as usize / 64 {
@@ -132,7 +132,7 @@ impl Fill {
     }
 
     /// A run was not copied after all.
-    pub fn put_back(&self, first: u32, len: u32) {
+    pub(crate) fn put_back(&self, first: u32, len: u32) {
         for place in first..first + len {
             self.note_written(place);
         }
@@ -141,7 +141,7 @@ impl Fill {
 
 /// What is known of an extent.
 #[derive(Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Of the extent; with parity a member has fewer.
     pub pages: u32,
     pub members: Vec<Member>,
@@ -159,7 +159,7 @@ pub struct Entry {
 
 /// A member that is to go elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leave {
+pub(crate) struct Leave {
     pub from: ServerId,
     /// Where to; anywhere if its server only wants to be rid of it.
     pub to: Option<ServerId>,
@@ -167,31 +167,31 @@ pub struct Leave {
 
 impl Entry {
     /// Members that lack nothing.
-    pub fn whole(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn whole(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.is_whole())
     }
     /// Whether the mover is giving a member what it missed.
-    pub fn is_filling(&self, server: ServerId) -> bool {
+    pub(crate) fn is_filling(&self, server: ServerId) -> bool {
         let behind = self.fill.as_ref().and_then(|fill| fill.behind);
         behind.is_some_and(|at| at.server == server)
     }
-    pub fn member(&self, server: ServerId) -> Option<&Member> {
+    pub(crate) fn member(&self, server: ServerId) -> Option<&Member> {
         self.members
             .iter()
             .find(|member| member.at.server == server)
     }
     /// Who holds a piece of each row.
-    pub fn holder(&self, piece: usize) -> Option<&Member> {
+    pub(crate) fn holder(&self, piece: usize) -> Option<&Member> {
         let mut members = self.members.iter();
         members.find(|member| usize::from(member.piece) == piece)
     }
-    pub fn pieces(&self) -> Pieces {
+    pub(crate) fn pieces(&self) -> Pieces {
         let members = self.members.iter();
         members.map(|member| usize::from(member.piece)).collect()
     }
     /// Some pieces of a row were written. A member that fell behind and lacks none of these is left alone:
     /// it is read from, and what the mover makes of a row that is being written may be nonsense.
-    pub fn note_row(&mut self, row: u32, touched: Pieces) {
+    pub(crate) fn note_row(&mut self, row: u32, touched: Pieces) {
         let Some(fill) = &self.fill else { return };
         let concerned = fill.behind.is_none_or(|at| {
             let member = self.member(at.server);
@@ -202,7 +202,7 @@ impl Entry {
         }
     }
     /// What a new member has to be given: pages, or rows with parity.
-    pub fn to_fill(&self) -> Fill {
+    pub(crate) fn to_fill(&self) -> Fill {
         let fill = match &self.written {
             Some(written) => Fill::of(written),
             None => Fill::of(&[0; WORDS]),
@@ -219,14 +219,14 @@ impl Entry {
         self.sums.as_ref().map_or(0, |sums| sums.pieces())
     }
     /// A page was written to all copies.
-    pub fn note_page(&mut self, place: u32, page: &Page) {
+    pub(crate) fn note_page(&mut self, place: u32, page: &Page) {
         if let Some(sums) = &self.sums {
             sums.note(place, 0, page);
         }
         self.note_written(place);
     }
     /// The same of a page whose sum was made before.
-    pub fn note_page_with(&mut self, place: u32, sum: u32) {
+    pub(crate) fn note_page_with(&mut self, place: u32, sum: u32) {
         if let Some(sums) = &self.sums {
             sums.note_sum(place, 0, sum);
         }
@@ -244,7 +244,7 @@ impl Entry {
 
 /// All extents of a volume.
 #[derive(Debug, Default)]
-pub struct ExtentMap {
+pub(crate) struct ExtentMap {
     entries: Vec<Option<Entry>>,
     free: BTreeSet<u32>,
     by_server: BTreeMap<ServerId, BTreeSet<u32>>,
@@ -254,7 +254,7 @@ pub struct ExtentMap {
 }
 
 impl ExtentMap {
-    pub fn insert(
+    pub(crate) fn insert(
         &mut self,
         pages: u32,
         members: Vec<Member>,
@@ -267,7 +267,7 @@ impl ExtentMap {
     }
 
     /// Inserts one under a number that is not in use; `full` if any of its pages may hold something.
-    pub fn insert_as(
+    pub(crate) fn insert_as(
         &mut self,
         id: ExtentId,
         pages: u32,
@@ -308,16 +308,16 @@ impl ExtentMap {
         self.looked.set(self.looked.get() + 1);
     }
 
-    pub fn get(&self, id: ExtentId) -> Option<&Entry> {
+    pub(crate) fn get(&self, id: ExtentId) -> Option<&Entry> {
         self.count_look();
         self.entries.get(id.0 as usize)?.as_ref()
     }
-    pub fn get_mut(&mut self, id: ExtentId) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, id: ExtentId) -> Option<&mut Entry> {
         self.count_look();
         self.entries.get_mut(id.0 as usize)?.as_mut()
     }
 
-    pub fn remove(&mut self, id: ExtentId) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, id: ExtentId) -> Option<Entry> {
         let entry = self.entries.get_mut(id.0 as usize)?.take()?;
         self.free.insert(id.0);
         for member in &entry.members {
@@ -327,7 +327,7 @@ impl ExtentMap {
     }
 
     /// A member is one no more.
-    pub fn drop_member(&mut self, id: ExtentId, server: ServerId) -> Option<Holding> {
+    pub(crate) fn drop_member(&mut self, id: ExtentId, server: ServerId) -> Option<Holding> {
         let entry = self.get_mut(id)?;
         let at = entry.members.iter().position(|m| m.at.server == server)?;
         let member = entry.members.remove(at);
@@ -339,7 +339,7 @@ impl ExtentMap {
     }
 
     /// A member did not get a page that was written.
-    pub fn fall_behind(&mut self, id: ExtentId, server: ServerId, place: u32) {
+    pub(crate) fn fall_behind(&mut self, id: ExtentId, server: ServerId, place: u32) {
         let Some(entry) = self.get_mut(id) else {
             return;
         };
@@ -354,7 +354,7 @@ impl ExtentMap {
     }
 
     /// A member has got a page. Whether it lacks nothing any more, and did before.
-    pub fn catch_up(&mut self, id: ExtentId, at: &Holding, place: u32) -> bool {
+    pub(crate) fn catch_up(&mut self, id: ExtentId, at: &Holding, place: u32) -> bool {
         let Some(entry) = self.get_mut(id) else {
             return false;
         };
@@ -372,7 +372,7 @@ impl ExtentMap {
     }
 
     /// What a member lacks, all of it.
-    pub fn set_lag(&mut self, id: ExtentId, at: &Holding, lag: Marks) {
+    pub(crate) fn set_lag(&mut self, id: ExtentId, at: &Holding, lag: Marks) {
         let members = self.get_mut(id).map(|entry| entry.members.iter_mut());
         let member = members.and_then(|mut members| members.find(|member| member.at == *at));
         if let Some(member) = member {
@@ -381,7 +381,7 @@ impl ExtentMap {
         }
     }
 
-    pub fn add_member(&mut self, id: ExtentId, member: Member) {
+    pub(crate) fn add_member(&mut self, id: ExtentId, member: Member) {
         let server = member.at.server;
         if let Some(entry) = self.get_mut(id) {
             assert!(entry.member(server).is_none(), "two members at one server");
@@ -391,20 +391,20 @@ impl ExtentMap {
     }
 
     /// Extents with a member at a server.
-    pub fn at_server(&self, server: ServerId) -> Vec<ExtentId> {
+    pub(crate) fn at_server(&self, server: ServerId) -> Vec<ExtentId> {
         self.ids_at(server).collect()
     }
-    pub fn ids_at(&self, server: ServerId) -> impl Iterator<Item = ExtentId> {
+    pub(crate) fn ids_at(&self, server: ServerId) -> impl Iterator<Item = ExtentId> {
         let ids = self.by_server.get(&server).into_iter().flatten();
         ids.map(|id| {
             self.count_look();
             ExtentId(*id)
         })
     }
-    pub fn count_at(&self, server: ServerId) -> usize {
+    pub(crate) fn count_at(&self, server: ServerId) -> usize {
         self.by_server.get(&server).map_or(0, BTreeSet::len)
     }
-    pub fn holds_nothing(&self, server: ServerId) -> bool {
+    pub(crate) fn holds_nothing(&self, server: ServerId) -> bool {
         !self.by_server.contains_key(&server)
     }
 
@@ -417,7 +417,7 @@ impl ExtentMap {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (ExtentId, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ExtentId, &Entry)> {
         let numbered = self.entries.iter().enumerate();
         numbered.filter_map(|(at, entry)| {
             self.count_look();

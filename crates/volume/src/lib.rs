@@ -21,6 +21,8 @@
 //!
 //! Decisions are in `policy` (`layout`, `hedge`, `membership`, `mover`).
 
+#![warn(unreachable_pub)]
+
 mod clerk;
 pub mod code;
 mod extent;

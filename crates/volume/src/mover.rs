@@ -31,7 +31,7 @@ const PASSES_MAX: u32 = 8;
 
 /// What is to be copied.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub(crate) struct Order {
     /// Of the member that is filled.
     pub pages: u32,
     /// Which piece it holds.
@@ -61,7 +61,7 @@ impl Order {
 }
 
 /// The mover's lanes.
-pub struct Courier {
+pub(crate) struct Courier {
     roster: Arc<Roster>,
     lanes: Vec<Option<(u32, Box<dyn Lane>)>>,
     buffers: Vec<Buffer>,
@@ -70,14 +70,14 @@ pub struct Courier {
 
 /// Why a copy was not made.
 #[derive(Debug)]
-pub enum Stopped {
+pub(crate) enum Stopped {
     /// `pulse` said so.
     Asked,
     Failed(String),
 }
 
 impl Courier {
-    pub fn new(roster: Arc<Roster>) -> Courier {
+    pub(crate) fn new(roster: Arc<Roster>) -> Courier {
         Courier {
             roster,
             lanes: Vec::new(),
@@ -87,7 +87,7 @@ impl Courier {
     }
 
     /// Copies all that lacks to `target`, but for a rest.
-    pub fn copy(
+    pub(crate) fn copy(
         &mut self,
         order: &Order,
         target: Holding,

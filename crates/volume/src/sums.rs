@@ -16,13 +16,13 @@ const NEVER: u32 = 0;
 const UNKNOWN: u32 = 1;
 
 /// The sum of a page under a key.
-pub fn sum_of(key: u64, page: &Page) -> u32 {
+pub(crate) fn sum_of(key: u64, page: &Page) -> u32 {
     let sum = xxh3_64_with_seed(page, key) as u32;
     sum.max(UNKNOWN + 1)
 }
 
 #[derive(Debug)]
-pub struct Sums {
+pub(crate) struct Sums {
     key: u64,
     pieces: usize,
     sums: Box<[AtomicU32]>,
@@ -32,7 +32,7 @@ impl Sums {
     /// For an extent with rows of zeros, or of contents that are not known.
     ///
     /// `pieces` is 1 for whole copies: all of them are alike.
-    pub fn new(pieces: usize, rows: u32, key: u64, known: bool) -> Sums {
+    pub(crate) fn new(pieces: usize, rows: u32, key: u64, known: bool) -> Sums {
         let first = if known { NEVER } else { UNKNOWN };
         let sums = (0..rows as usize * pieces).map(|_| AtomicU32::new(first));
         Sums {
@@ -42,11 +42,11 @@ impl Sums {
         }
     }
 
-    pub fn rows(&self) -> u32 {
+    pub(crate) fn rows(&self) -> u32 {
         (self.sums.len() / self.pieces) as u32
     }
 
-    pub fn pieces(&self) -> usize {
+    pub(crate) fn pieces(&self) -> usize {
         self.pieces
     }
 
@@ -59,22 +59,22 @@ impl Sums {
         sum_of(self.key, page)
     }
 
-    pub fn note(&self, row: u32, piece: usize, page: &Page) {
+    pub(crate) fn note(&self, row: u32, piece: usize, page: &Page) {
         self.note_sum(row, piece, self.of(page));
     }
 
     /// The same of a page whose sum was made before.
-    pub fn note_sum(&self, row: u32, piece: usize, sum: u32) {
+    pub(crate) fn note_sum(&self, row: u32, piece: usize, sum: u32) {
         self.at(row, piece).store(sum, SeqCst);
     }
 
     /// It was changed, and nobody looked at what it holds now.
-    pub fn forget(&self, row: u32, piece: usize) {
+    pub(crate) fn forget(&self, row: u32, piece: usize) {
         self.at(row, piece).store(UNKNOWN, SeqCst);
     }
 
     /// Whether a page is what was written there, as far as that is known.
-    pub fn is_right(&self, row: u32, piece: usize, page: &Page) -> bool {
+    pub(crate) fn is_right(&self, row: u32, piece: usize, page: &Page) -> bool {
         match self.at(row, piece).load(SeqCst) {
             UNKNOWN => true,
             NEVER => page.iter().all(|byte| *byte == 0),
@@ -83,7 +83,7 @@ impl Sums {
     }
 
     /// Pieces that hold zeros because nobody wrote to them.
-    pub fn zeros(&self, row: u32) -> Pieces {
+    pub(crate) fn zeros(&self, row: u32) -> Pieces {
         let zero = |piece: &usize| self.at(row, *piece).load(SeqCst) == NEVER;
         (0..self.pieces).filter(zero).collect()
     }

@@ -49,7 +49,7 @@ pub(crate) struct Posts {
 }
 
 /// Pages of one operation.
-pub const OPERATION_PAGES: usize = 64;
+pub(crate) const OPERATION_PAGES: usize = 64;
 /// Buffers that are kept for the next operation.
 const BUFFERS_MAX: usize = 8;
 /// Writes that may be left behind at a server, each with a buffer: 4 MiB.
@@ -57,7 +57,7 @@ const WRITES_BEHIND_MAX: usize = 16;
 
 /// An operation at one server, for some pages of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Leg {
+pub(crate) struct Leg {
     pub server: ServerId,
     pub generation: u32,
     pub class: Class,
@@ -71,7 +71,7 @@ pub struct Leg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LegState {
+pub(crate) enum LegState {
     Waiting,
     Done,
     /// Refused, lost, or not waited for any longer.
@@ -80,7 +80,7 @@ pub enum LegState {
 
 /// A page on its way to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub(crate) struct Written {
     pub extent: ExtentId,
     pub at: Holding,
     pub place: u32,
@@ -120,7 +120,7 @@ impl Connection {
 }
 
 /// The lanes of one thread.
-pub struct Wire {
+pub(crate) struct Wire {
     roster: Arc<Roster>,
     connections: Vec<Option<Connection>>,
     buffers: Vec<Buffer>,
@@ -130,7 +130,7 @@ pub struct Wire {
 }
 
 /// How an operation ended.
-pub enum Ended {
+pub(crate) enum Ended {
     /// The buffer of a read holds what was read.
     Well(Buffer),
     Refused(String),
@@ -138,7 +138,7 @@ pub enum Ended {
 }
 
 impl Wire {
-    pub fn new(roster: Arc<Roster>) -> Wire {
+    pub(crate) fn new(roster: Arc<Roster>) -> Wire {
         Wire {
             roster,
             connections: Vec::new(),
@@ -171,22 +171,22 @@ impl Wire {
         self.connections.get_mut(server.0 as usize)?.as_mut()
     }
 
-    pub fn latency(&self, server: ServerId) -> Latency {
+    pub(crate) fn latency(&self, server: ServerId) -> Latency {
         let connection = self.known(server);
         connection.map(|c| c.latency).unwrap_or_default()
     }
 
-    pub fn deadline(&self, server: ServerId) -> Duration {
+    pub(crate) fn deadline(&self, server: ServerId) -> Duration {
         let connection = self.known(server);
         connection.map_or(Duration::from_secs(30), |c| c.critical.deadline())
     }
 
-    pub fn buffer(&mut self) -> Buffer {
+    pub(crate) fn buffer(&mut self) -> Buffer {
         let kept = self.buffers.pop();
         kept.unwrap_or_else(|| Buffer::new(OPERATION_PAGES * PAGE_SIZE))
     }
 
-    pub fn give_back(&mut self, buffer: Buffer) {
+    pub(crate) fn give_back(&mut self, buffer: Buffer) {
         // One that others still send goes with the last of them.
         if buffer.is_alone() && self.buffers.len() < BUFFERS_MAX {
             self.buffers.push(buffer);
@@ -194,7 +194,7 @@ impl Wire {
     }
 
     /// Posts an operation for some pages of a batch. An error leaves nothing under way.
-    pub fn post(
+    pub(crate) fn post(
         &mut self,
         server: ServerId,
         generation: u32,
@@ -234,7 +234,7 @@ impl Wire {
     }
 
     /// Waits for a completion on the lane of a leg: whose it is, and how it ended.
-    pub fn poll(&mut self, leg: &Leg, wait: Duration) -> Option<(u64, Ended)> {
+    pub(crate) fn poll(&mut self, leg: &Leg, wait: Duration) -> Option<(u64, Ended)> {
         let connection = self.known_mut(leg.server)?;
         if connection.generation != leg.generation {
             return Some((leg.token, Ended::Lost(self.roster.why(leg.server))));
@@ -290,7 +290,7 @@ impl Wire {
     }
 
     /// Nobody waits for this leg any more. `pages` of a write that the member lacks until it is done.
-    pub fn leave_behind(&mut self, leg: &Leg, pages: Vec<Written>) {
+    pub(crate) fn leave_behind(&mut self, leg: &Leg, pages: Vec<Written>) {
         if let Some(connection) = self.known_mut(leg.server)
             && connection.generation == leg.generation
         {
@@ -310,7 +310,7 @@ impl Wire {
 
     /// Whether writes are left behind at a server for longer than one usually takes: nobody should wait
     /// for what would come after them.
-    pub fn is_late(&self, server: ServerId) -> bool {
+    pub(crate) fn is_late(&self, server: ServerId) -> bool {
         self.behind_at(server).is_some_and(|connection| {
             let oldest = connection.writes_behind().next();
             let patience = connection.latency.hedge_after();
@@ -320,7 +320,7 @@ impl Wire {
 
     /// Whether something is left behind at a server for so long that others should take its place, whatever
     /// else it answers.
-    pub fn is_given_up(&self, server: ServerId) -> bool {
+    pub(crate) fn is_given_up(&self, server: ServerId) -> bool {
         self.behind_at(server).is_some_and(|connection| {
             let oldest = connection.behind.front().map(|behind| behind.posted_at);
             let patience = connection.latency.suspect_after();
@@ -330,7 +330,7 @@ impl Wire {
     }
 
     /// The class in which a write goes to a server, so that it comes after those that were left behind.
-    pub fn class_of_write(&self, server: ServerId, class: Class) -> Class {
+    pub(crate) fn class_of_write(&self, server: ServerId, class: Class) -> Class {
         let connection = self.behind_at(server);
         let first = connection.and_then(|connection| connection.writes_behind().next());
         match first {
@@ -340,7 +340,7 @@ impl Wire {
     }
 
     /// Whether one more write may be left behind.
-    pub fn may_leave_behind(&self, server: ServerId) -> bool {
+    pub(crate) fn may_leave_behind(&self, server: ServerId) -> bool {
         let connection = self.behind_at(server);
         connection.is_none_or(|c| c.writes_behind().count() < WRITES_BEHIND_MAX)
     }
@@ -353,21 +353,21 @@ impl Wire {
     }
 
     /// Whether a write that was left behind may still change a member.
-    pub fn may_change(&self, at: Holding) -> bool {
+    pub(crate) fn may_change(&self, at: Holding) -> bool {
         self.under_way(at).next().is_some()
     }
     /// Whether a write that was left behind may still change a page of a member.
-    pub fn may_change_page(&self, at: Holding, place: u32) -> bool {
+    pub(crate) fn may_change_page(&self, at: Holding, place: u32) -> bool {
         self.under_way(at).any(|page| page.place == place)
     }
     /// Pages that a member will have when all is done that was left behind.
-    pub fn coming(&self, at: Holding) -> impl Iterator<Item = u32> {
+    pub(crate) fn coming(&self, at: Holding) -> impl Iterator<Item = u32> {
         let pages = self.under_way(at).filter(|page| !page.outdated);
         pages.map(|page| page.place)
     }
 
     /// A page was written again: what a write that was left behind brings is old.
-    pub fn note_outdated(&mut self, at: Holding, place: u32) {
+    pub(crate) fn note_outdated(&mut self, at: Holding, place: u32) {
         let same = |page: &Written| page.at == at && page.place == place;
         self.late.retain(|page| !same(page));
         if let Some(connection) = self.known_mut(at.server) {
@@ -379,12 +379,12 @@ impl Wire {
     }
 
     /// A page that a member has got after all.
-    pub fn take_late(&mut self) -> Option<Written> {
+    pub(crate) fn take_late(&mut self) -> Option<Written> {
         self.late.pop()
     }
 
     /// Waits for something that was left behind at a server; whether there is anything.
-    pub fn await_behind(&mut self, server: ServerId, wait: Duration) -> bool {
+    pub(crate) fn await_behind(&mut self, server: ServerId, wait: Duration) -> bool {
         let Some(connection) = &mut self.connections[server.0 as usize] else {
             return false;
         };
@@ -400,7 +400,7 @@ impl Wire {
     }
 
     /// Takes in what has come for operations that were left behind.
-    pub fn drain(&mut self, server: ServerId) {
+    pub(crate) fn drain(&mut self, server: ServerId) {
         for lane in [LaneKind::Critical, LaneKind::Bulk] {
             loop {
                 let Some(connection) = &mut self.connections[server.0 as usize] else {
@@ -420,7 +420,7 @@ impl Wire {
     }
 
     /// Suspects a server on which something was left behind for too long.
-    pub fn look_behind(&mut self, server: ServerId) {
+    pub(crate) fn look_behind(&mut self, server: ServerId) {
         let oldest = |wire: &Wire| {
             let connection = wire.known(server)?;
             let posted_at = connection.behind.front()?.posted_at;
@@ -438,7 +438,7 @@ impl Wire {
     }
 
     /// Forgets the lanes of sessions that are lost.
-    pub fn forget(&mut self, server: ServerId, generation: u32) {
+    pub(crate) fn forget(&mut self, server: ServerId, generation: u32) {
         if self
             .known(server)
             .is_some_and(|c| c.generation == generation)

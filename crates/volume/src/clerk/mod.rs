@@ -39,7 +39,7 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A new extent.
 #[derive(Clone, Debug)]
-pub struct Fresh {
+pub(crate) struct Fresh {
     /// Of each member.
     pub pages: u32,
     /// In the order of their pieces.
@@ -48,7 +48,7 @@ pub struct Fresh {
 
 /// What became of an order.
 #[derive(Debug)]
-pub struct Moved {
+pub(crate) struct Moved {
     pub pages: u32,
     pub piece: u8,
     /// A member that had fallen behind, if it was not for a new one.

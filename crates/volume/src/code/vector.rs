@@ -121,7 +121,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
-    pub fn add_avx2(out: &mut [u8], source: &[u8]) {
+    pub(super) fn add_avx2(out: &mut [u8], source: &[u8]) {
         let (out, out_rest) = out.as_chunks_mut::<32>();
         let (source, rest) = source.as_chunks::<32>();
         for (out, source) in out.iter_mut().zip(source) {
@@ -138,7 +138,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2")]
-    pub fn mul_add_avx2(out: &mut [u8], source: &[u8], halves: &Halves) {
+    pub(super) fn mul_add_avx2(out: &mut [u8], source: &[u8], halves: &Halves) {
         // SAFETY: 16 bytes each, of references; any alignment will do.
         let (low, high) = unsafe {
             (
@@ -170,7 +170,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "ssse3")]
-    pub fn mul_add_ssse3(out: &mut [u8], source: &[u8], halves: &Halves) {
+    pub(super) fn mul_add_ssse3(out: &mut [u8], source: &[u8], halves: &Halves) {
         // SAFETY: 16 bytes each, of references; any alignment will do.
         let (low, high) = unsafe {
             (

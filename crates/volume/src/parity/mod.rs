@@ -32,7 +32,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub fn new(extent: ExtentId, row: u32) -> Row {
+    pub(crate) fn new(extent: ExtentId, row: u32) -> Row {
         Row {
             extent,
             row,
@@ -87,7 +87,7 @@ pub(crate) struct Parity {
 }
 
 impl Parity {
-    pub fn new(stripes: Stripes) -> Parity {
+    pub(crate) fn new(stripes: Stripes) -> Parity {
         let recipe = |piece| Recipe::new(stripes, stripes.data_pieces(), piece);
         Parity {
             stripes,
