@@ -11,6 +11,7 @@ pub mod key_file;
 pub mod launched;
 pub mod pool_list;
 pub mod server;
+pub mod slurm_rack;
 pub mod ui;
 
 /// Counts what functions take from the heap, so that one that takes too much can be ended.
