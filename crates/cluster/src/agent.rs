@@ -11,47 +11,38 @@
 
 mod expected;
 mod helper;
+mod peers;
+mod pool_file;
+mod running;
 
-use crate::line::{Lines, encode};
 use crate::message::{Arrival, Doing, FromAgent, JobState, NodeState, ToAgent, clean_name};
-use crate::node::{Claim, Divider, Node, planned};
-use crate::profiles::{Learned, Profiles, min_ratio};
+use crate::node::{Claim, Divider, Node};
+use crate::profiles::{Measured, Profiles};
 use crate::state_file::StateFile;
 use expected::Expected;
 use helper::{Helper, Outside};
 pub use helper::{MemoryServer, ServerNews};
-use muninn_policy::profile::Profile;
 use muninn_policy::rebalance::Policy;
 use muninn_proto::auth::Key;
 use muninn_sys::epoll::{Epoll, Events, Interest};
-use muninn_sys::proc::{self, ProcessId};
+use muninn_sys::proc::ProcessId;
 use muninn_sys::signal::Termination;
-use muninn_sys::socket::{Address, ByteStream, Listener, PeerCredentials, Stream, Transfer};
+use muninn_sys::socket::{Address, Listener};
 use muninn_types::Bytes;
-use std::collections::{BTreeMap, HashMap};
-use std::io::{IoSlice, IoSliceMut};
+use peers::{Heard, Peers};
+use pool_file::PoolFile;
+use running::{Running, Shape};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Jobs on one node, and of one user who is not root: a user cannot keep others out.
 pub const JOBS_MAX: usize = 4096;
 pub const JOBS_OF_USER_MAX: usize = 1024;
-/// Connections that have not said what they are, and those of one user who is neither root nor ours.
-const STRANGERS_MAX: usize = 1024;
-const STRANGERS_OF_USER_MAX: usize = 64;
-/// They have so long to say it.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
-/// A launcher says short things.
-const SAID_MAX: usize = 16 << 10;
-/// What may wait for one who does not read: two states of a node that is full.
-const UNSENT_MAX: usize = 8 << 20;
 /// Between two looks at the world.
 const TICK: Duration = Duration::from_millis(250);
 /// After a start others may come back for so long before shares grow beyond what is certain.
 const SETTLE: Duration = Duration::from_secs(3);
-
-/// The servers that jobs use.
-const POOL: &str = "pool.toml";
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -72,6 +63,8 @@ pub struct Settings {
     pub key_file: Option<PathBuf>,
     pub key: Key,
     pub coordinator: Option<Address>,
+    /// Profiles of jobs that were measured.
+    pub measured: Measured,
     /// Servers of the pool, besides those that the coordinator knows.
     pub servers: Vec<String>,
     /// Where this node's own server can be reached by others.
@@ -88,52 +81,11 @@ pub enum AgentError {
     Wait(String),
 }
 
-struct Peer {
-    stream: Stream,
-    lines: Lines,
-    unsent: Vec<u8>,
-    who: PeerCredentials,
-    since: Instant,
-    job: bool,
-}
-
-struct Running {
-    process: Option<ProcessId>,
-    uid: u32,
-    name: String,
-    job: Option<u64>,
-    said: Bytes,
-    doing: Doing,
-    limit: Bytes,
-    /// What the launcher was told last.
-    told: Bytes,
-    profile: Profile,
-    profiled: bool,
-    min_ratio: f64,
-    run: Learned,
-    /// It was here before this agent was.
-    back: bool,
-}
-
-impl Running {
-    fn memory(&self) -> Bytes {
-        planned(self.said, self.doing.peak)
-    }
-
-    fn progress(&self) -> f64 {
-        // What it waited for was no progress. Never all: nobody knows that it is done.
-        let worked = self.doing.run_s - self.doing.waited_s;
-        (worked / self.profile.full_s()).clamp(0.0, 0.95)
-    }
-}
-
 pub struct Agent {
     settings: Settings,
     listener: Listener,
-    epoll: Epoll,
-    peers: HashMap<u64, Peer>,
+    peers: Peers,
     jobs: BTreeMap<u64, Running>,
-    next: u64,
     divider: Divider,
     profiles: Profiles,
     expected: Expected,
@@ -144,7 +96,7 @@ pub struct Agent {
     divided: Option<Instant>,
     squeezed: bool,
     ceiling: Bytes,
-    pool: Option<Vec<String>>,
+    pool: PoolFile,
     rebalances: u64,
     rebalance_us_max: u64,
     complained: Option<String>,
@@ -177,17 +129,16 @@ impl Agent {
             .add(&listener, LISTENER, Interest::READ)
             .map_err(|errno| wait(&errno))?;
         let profiles = StateFile::durable(settings.folder.join("profiles"));
-        let known = read_pool(&settings.folder.join(POOL));
+        let pool = PoolFile::new(&settings.folder);
+        let known = pool.read();
         let helper = Helper::start(&settings, server, known);
         let mut agent = Agent {
             divider: Divider::new(settings.policy),
             profiles: Profiles::load(Some(profiles)),
             expected: Expected::load(settings.folder.join("jobs")),
             listener,
-            epoll,
-            peers: HashMap::new(),
+            peers: Peers::new(epoll, FIRST),
             jobs: BTreeMap::new(),
-            next: FIRST,
             outside: Outside::default(),
             helper,
             started: Instant::now(),
@@ -195,7 +146,7 @@ impl Agent {
             divided: None,
             squeezed: false,
             ceiling: Bytes::ZERO,
-            pool: None,
+            pool,
             rebalances: 0,
             rebalance_us_max: 0,
             complained: None,
@@ -212,7 +163,7 @@ impl Agent {
 
     /// Until it is told to end.
     pub fn run(&mut self, termination: &Termination) -> Result<(), AgentError> {
-        self.epoll
+        (self.peers.epoll())
             .add(termination, SIGNALS, Interest::READ)
             .map_err(|errno| AgentError::Wait(errno.to_string()))?;
         while termination.take().is_none() {
@@ -225,19 +176,17 @@ impl Agent {
     /// Does what has come to be done, or waits a moment for it.
     fn turn(&mut self) -> Result<(), AgentError> {
         let mut events = Events::default();
-        let heard = self.epoll.wait(&mut events, Some(TICK));
+        let heard = self.peers.epoll().wait(&mut events, Some(TICK));
         heard.map_err(|errno| AgentError::Wait(errno.to_string()))?;
         let happened: Vec<(u64, bool)> = events.iter().map(|e| (e.token, e.writable)).collect();
         for (token, writable) in happened {
             match token {
-                LISTENER => self.accept(),
+                LISTENER => self.peers.accept(&self.listener),
                 SIGNALS => {}
-                peer => {
-                    if writable {
-                        self.flush(peer);
-                    }
-                    self.read(peer);
-                }
+                peer => match writable && !self.peers.flush(peer) {
+                    true => self.gone(peer),
+                    false => self.read(peer),
+                },
             }
         }
         if self.ticked.elapsed() >= TICK {
@@ -247,51 +196,14 @@ impl Agent {
         Ok(())
     }
 
-    fn accept(&mut self) {
-        while let Ok(Some(stream)) = self.listener.accept() {
-            let Ok(who) = stream.peer_credentials() else {
-                continue;
-            };
-            let strangers = self.peers.values().filter(|peer| !peer.job);
-            let of_user = strangers.clone().filter(|peer| peer.who.uid == who.uid);
-            let trusted = who.uid == 0 || who.uid == proc::own_uid();
-            // Those who are here keep their place; who comes when it is full comes again.
-            if strangers.clone().count() >= STRANGERS_MAX
-                || (!trusted && of_user.count() >= STRANGERS_OF_USER_MAX)
-            {
-                continue;
-            }
-            let token = self.next;
-            self.next += 1;
-            if self.epoll.add(&stream, token, Interest::READ).is_ok() {
-                let peer = Peer {
-                    stream,
-                    lines: Lines::up_to(SAID_MAX),
-                    unsent: Vec::new(),
-                    who,
-                    since: Instant::now(),
-                    job: false,
-                };
-                self.peers.insert(token, peer);
-            }
-        }
-    }
-
     fn read(&mut self, token: u64) {
-        let Some(peer) = self.peers.get_mut(&token) else {
-            return;
-        };
-        let mut bytes = [0u8; 4096];
-        match peer.stream.read(&mut [IoSliceMut::new(&mut bytes)]) {
-            Ok(Transfer::Bytes(n)) => peer.lines.push(&bytes[..n]),
-            Ok(Transfer::WouldBlock) => return,
-            Ok(Transfer::Closed) | Err(_) => return self.gone(token),
+        match self.peers.read(token) {
+            Heard::Something => {}
+            Heard::Nothing => return,
+            Heard::End => return self.gone(token),
         }
         loop {
-            let Some(peer) = self.peers.get_mut(&token) else {
-                return;
-            };
-            match peer.lines.take::<ToAgent>() {
+            match self.peers.next_message(token) {
                 Ok(None) => return,
                 Ok(Some(ToAgent::Arrive(arrival))) => self.arrive(token, arrival),
                 Ok(Some(ToAgent::Doing(doing))) => self.doing(token, doing),
@@ -299,47 +211,14 @@ impl Agent {
                     let state = FromAgent::State(Box::new(self.state()));
                     self.tell(token, &state);
                 }
-                Err(error) => {
-                    let why = error.to_string();
-                    self.tell(token, &FromAgent::Refused { why });
-                    return self.gone(token);
-                }
+                Err(error) => return self.refuse(token, error),
             }
         }
     }
 
     /// Says something to somebody who listens. Whoever lets it pile up is gone.
     fn tell(&mut self, token: u64, message: &FromAgent) {
-        let Some(peer) = self.peers.get_mut(&token) else {
-            return;
-        };
-        let idle = peer.unsent.is_empty();
-        peer.unsent.extend(encode(message));
-        if peer.unsent.len() > UNSENT_MAX {
-            return self.gone(token);
-        }
-        if idle {
-            self.flush(token);
-        }
-    }
-
-    /// Sends what waits; the rest when the other side has read some of it.
-    fn flush(&mut self, token: u64) {
-        let Some(peer) = self.peers.get_mut(&token) else {
-            return;
-        };
-        while !peer.unsent.is_empty() {
-            match peer.stream.write(&[IoSlice::new(&peer.unsent)]) {
-                Ok(Transfer::Bytes(n)) => drop(peer.unsent.drain(..n)),
-                Ok(Transfer::WouldBlock) => break,
-                Ok(Transfer::Closed) | Err(_) => return self.gone(token),
-            }
-        }
-        let wanted = match peer.unsent.is_empty() {
-            true => Interest::READ,
-            false => Interest::BOTH,
-        };
-        if self.epoll.modify(&peer.stream, token, wanted).is_err() {
+        if !self.peers.tell(token, message) {
             self.gone(token);
         }
     }
@@ -351,11 +230,10 @@ impl Agent {
     }
 
     fn arrive(&mut self, token: u64, arrival: Arrival) {
-        let Some(peer) = self.peers.get(&token) else {
+        let Some(who) = self.peers.who(token) else {
             return;
         };
-        let who = peer.who;
-        if peer.job {
+        if self.jobs.contains_key(&token) {
             return self.refuse(token, "this connection stands for a job already");
         }
         if arrival.memory > Bytes(1 << 50) || arrival.limit > Bytes(1 << 50) {
@@ -372,32 +250,12 @@ impl Agent {
         }
         let name = clean_name(&arrival.name);
         let learned = self.profiles.get(who.uid, &name).cloned();
-        let learned = learned.unwrap_or_default();
-        let (profile, profiled) = learned.profile();
-        let said = match arrival.memory {
-            Bytes::ZERO => learned.memory,
-            said => said,
-        };
+        let measured = self.settings.measured.get(&name);
         let process = ProcessId::of(who.pid.unsigned_abs());
-        let job = Running {
-            process,
-            uid: who.uid,
-            name,
-            job: arrival.job,
-            said,
-            doing: Doing::default(),
-            limit: arrival.limit,
-            told: arrival.limit,
-            min_ratio: min_ratio(&profile),
-            profile,
-            profiled,
-            run: Learned::default(),
-            back: arrival.limit > Bytes::ZERO,
-        };
+        let shape = Shape::of(measured, &learned.unwrap_or_default());
+        let job = Running::new(process, who.uid, name, &arrival, shape);
         self.jobs.insert(token, job);
-        if let Some(peer) = self.peers.get_mut(&token) {
-            peer.job = true;
-        }
+        self.peers.is_job(token);
         // Who has a limit already was here before.
         if arrival.limit > Bytes::ZERO {
             self.expected.returned(process);
@@ -410,7 +268,7 @@ impl Agent {
         job.told = job.limit;
         let welcome = FromAgent::Welcome {
             limit: job.limit,
-            pool: self.pool_file().display().to_string(),
+            pool: self.pool.path().display().to_string(),
             key_file: (self.settings.key_file.as_ref()).map(|path| path.display().to_string()),
         };
         self.tell(token, &welcome);
@@ -446,9 +304,7 @@ impl Agent {
 
     /// A connection is over, and the job that it stood for.
     fn gone(&mut self, token: u64) {
-        if let Some(peer) = self.peers.remove(&token) {
-            let _ = self.epoll.remove(&peer.stream);
-        }
+        self.peers.remove(token);
         if let Some(job) = self.jobs.remove(&token) {
             self.profiles.learn(job.uid, &job.name, &job.run);
             self.divide();
@@ -525,10 +381,7 @@ impl Agent {
     }
 
     fn tick(&mut self) {
-        let patience = |peer: &Peer| !peer.job && peer.since.elapsed() > STRANGER_PATIENCE;
-        let late = self.peers.iter().filter(|(_, peer)| patience(peer));
-        let late: Vec<u64> = late.map(|(token, _)| *token).collect();
-        for token in late {
+        for token in self.peers.late() {
             self.gone(token);
         }
         let outside = self.helper.outside();
@@ -583,10 +436,6 @@ impl Agent {
         }
     }
 
-    fn pool_file(&self) -> PathBuf {
-        self.settings.folder.join(POOL)
-    }
-
     /// All servers but this node's own, which would only move memory from one hand to the other; that
     /// one if there is no other.
     fn write_pool(&mut self) -> Result<(), AgentError> {
@@ -598,41 +447,14 @@ impl Agent {
         if pool.is_empty() {
             pool.clone_from(&self.settings.own_servers);
         }
-        // Without an answer the pool stays as it was, also as the agent before this one left it: nothing
-        // is moved away because somebody is silent.
-        let path = self.pool_file();
         let silent = self.settings.coordinator.is_some() && !self.outside.coordinated;
-        let there = self.pool.is_some() || path.exists();
-        if self.pool.as_ref() == Some(&pool) || (there && (silent || pool.is_empty())) {
-            return Ok(());
-        }
-        let line = |server: &String| format!("[[server]]\naddress = {}\n", quoted(server));
-        let text: String = pool.iter().map(line).collect();
-        let failed = |error| AgentError::Folder(path.clone(), error);
-        let beside = path.with_extension("new");
-        std::fs::write(&beside, text).map_err(failed)?;
-        std::fs::rename(&beside, &path).map_err(failed)?;
-        self.pool = Some(pool);
-        Ok(())
+        let path = self.pool.path().to_path_buf();
+        let written = self.pool.write(pool, silent);
+        written.map_err(|error| AgentError::Folder(path, error))
     }
 
     fn state(&self) -> NodeState {
-        let job = |job: &Running| JobState {
-            pid: job.process.map_or(0, ProcessId::pid),
-            uid: job.uid,
-            name: job.name.clone(),
-            job: job.job,
-            memory: job.memory(),
-            limit: job.limit,
-            floor: Bytes((job.memory().0 as f64 * job.min_ratio) as u64),
-            resident: job.doing.resident,
-            far: job.doing.far,
-            run_s: job.doing.run_s,
-            waited_s: job.doing.waited_s,
-            profiled: job.profiled,
-            away: false,
-        };
-        let mut jobs: Vec<JobState> = self.jobs.values().map(job).collect();
+        let mut jobs: Vec<JobState> = self.jobs.values().map(Running::state).collect();
         jobs.extend(self.expected.list().map(|(process, limit)| JobState {
             pid: process.pid(),
             limit,
@@ -658,22 +480,6 @@ impl Agent {
             jobs,
         }
     }
-}
-
-/// What the agent before this one wrote.
-fn read_pool(path: &std::path::Path) -> Vec<String> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let address = |line: &str| {
-        let quoted = line.strip_prefix("address = ")?;
-        serde_json::from_str(quoted).ok()
-    };
-    text.lines().filter_map(address).collect()
-}
-
-/// As TOML wants it.
-fn quoted(text: &str) -> String {
-    // JSON's strings are TOML's basic strings, as long as nothing is escaped but quotes and backslashes.
-    serde_json::to_string(text).unwrap_or_default()
 }
 
 #[cfg(test)]

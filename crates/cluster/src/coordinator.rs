@@ -12,11 +12,12 @@
 //!
 //! Known limit: one connection and one thread for each agent, [`CONNECTIONS_MAX`] at most.
 
-use crate::channel::{Channel, ChannelError, Who};
-use crate::ledger::{Ledger, NodeNews, Placed, Request, Start};
-use crate::message::{
-    ClusterState, FromCoordinator, JobLine, NodeLine, NodeState, ToCoordinator, clean_name,
-};
+mod converse;
+mod show;
+mod state;
+
+use crate::ledger::{Ledger, Placed, Request, Start};
+use crate::profiles::{Known, Measured};
 use crate::state_file::{Found, StateFile};
 use muninn_policy::admission::Admission;
 use muninn_proto::auth::Key;
@@ -26,7 +27,8 @@ use muninn_sys::signal::Termination;
 use muninn_sys::socket::{Address, ListenError, Listener, Stream};
 use muninn_types::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use state::State;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -85,6 +87,8 @@ pub struct Settings {
     /// Servers of the pool that have no agent, and how much they give.
     pub servers: Vec<String>,
     pub far: Bytes,
+    /// Profiles of jobs that were measured.
+    pub measured: Measured,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -101,24 +105,7 @@ pub enum CoordinatorError {
 struct Saved {
     placed: Vec<Placed>,
     servers: BTreeMap<String, Vec<String>>,
-}
-
-struct NodeReport {
-    state: NodeState,
-    heard: Nanos,
-}
-
-struct State {
-    ledger: Ledger,
-    nodes: BTreeMap<String, NodeReport>,
-    /// By node: they are in the pool as long as the node is not forgotten, silent or not.
-    servers: BTreeMap<String, Vec<String>>,
-    fixed: Vec<String>,
-    started: Nanos,
-    settle: Nanos,
-    safe: Option<String>,
-    scheduler: bool,
-    changed: bool,
+    learned: BTreeMap<String, Known>,
 }
 
 pub struct Coordinator {
@@ -191,6 +178,8 @@ impl Coordinator {
             settle,
             safe: Some(safe.to_string()),
             scheduler: scheduler.is_some(),
+            measured: settings.measured,
+            learned: saved.learned,
             changed: true,
         };
         state.give_fixed(settings.far, now);
@@ -250,7 +239,7 @@ impl Coordinator {
         let connections = Arc::clone(&self.connections);
         let work = move || {
             // Whoever breaks off, or sends nonsense, has his connection closed, and that is all.
-            let _ = converse(stream, &key, &state);
+            let _ = converse::converse(stream, &key, &state);
             connections.fetch_sub(1, Relaxed);
         };
         let thread = std::thread::Builder::new()
@@ -272,6 +261,7 @@ impl Coordinator {
             let saved = Saved {
                 placed: state.ledger.placed().cloned().collect(),
                 servers: state.servers.clone(),
+                learned: state.learned.clone(),
             };
             (saved, version)
         };
@@ -344,278 +334,6 @@ impl Coordinator {
             eprintln!("muninn: jobs that wait could not be kept waiting: {why}");
         }
         Ok(())
-    }
-}
-
-impl State {
-    fn settled(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.started) >= self.settle
-    }
-
-    /// Servers without an agent are a node of which nothing is heard and that gives all the same.
-    fn give_fixed(&mut self, far: Bytes, now: Nanos) {
-        if far > Bytes::ZERO {
-            let news = NodeNews {
-                donated: far,
-                ..NodeNews::default()
-            };
-            self.ledger.heard(FIXED, &news, now);
-            self.ledger.set_node(FIXED, 0, (0, Bytes::ZERO), false);
-        }
-    }
-
-    fn forget(&mut self, now: Nanos) {
-        let before = self.nodes.len();
-        self.nodes
-            .retain(|_, node| now.saturating_sub(node.heard) < FORGOTTEN);
-        if self.nodes.len() != before
-            || self.settled(now) && now.saturating_sub(self.started) > FORGOTTEN
-        {
-            let nodes = &self.nodes;
-            let servers = self.servers.len();
-            self.servers.retain(|name, _| nodes.contains_key(name));
-            self.changed |= self.servers.len() != servers;
-        }
-        self.ledger.refresh(FIXED, now);
-    }
-
-    fn take(&mut self, seen: Seen, now: Nanos) {
-        for node in &seen.nodes {
-            self.ledger
-                .set_node(&node.name, node.cores, node.others, node.open);
-        }
-        let there: HashSet<u64> = seen.jobs.iter().map(|(request, _)| request.job).collect();
-        let gone = self.ledger.known().map(|(job, _)| job);
-        let gone: Vec<u64> = gone.filter(|job| !there.contains(job)).collect();
-        for job in gone {
-            self.ledger.ended(job);
-        }
-        for (request, node) in seen.jobs {
-            match node {
-                Some(node) => self.ledger.begun(request, &node, now),
-                None => self.ledger.submit(request),
-            }
-        }
-    }
-
-    fn report(&mut self, mut node: NodeState, now: Nanos) -> FromCoordinator {
-        node.name = clean_name(&node.name);
-        if node.name.is_empty() || node.name == FIXED {
-            let why = "a node needs a name".to_string();
-            return FromCoordinator::Refused { why };
-        }
-        if !self.nodes.contains_key(&node.name) && self.nodes.len() >= NODES_MAX {
-            let why = format!("there are {NODES_MAX} nodes already");
-            return FromCoordinator::Refused { why };
-        }
-        let news = NodeNews {
-            memory: node.memory,
-            donated: if node.servers.is_empty() {
-                Bytes::ZERO
-            } else {
-                node.donate
-            },
-            granted: node.granted,
-        };
-        self.ledger.heard(&node.name, &news, now);
-        if self.servers.get(&node.name) != Some(&node.servers) {
-            self.servers.insert(node.name.clone(), node.servers.clone());
-            self.changed = true;
-        }
-        let mut pool = self.fixed.clone();
-        for (name, servers) in &self.servers {
-            if *name != node.name {
-                pool.extend(servers.iter().cloned());
-            }
-        }
-        let plan = FromCoordinator::Plan {
-            pool,
-            whole: self.settled(now),
-            others: self.ledger.others(&node.name),
-        };
-        let name = node.name.clone();
-        self.nodes.insert(
-            name,
-            NodeReport {
-                state: node,
-                heard: now,
-            },
-        );
-        plan
-    }
-
-    fn cluster(&self, now: Nanos) -> ClusterState {
-        let far = self.ledger.far(now);
-        let nodes = self
-            .ledger
-            .nodes(now)
-            .map(|(name, alive, node, donated, granted, jobs)| {
-                let report = self.nodes.get(name).map(|report| &report.state);
-                let sum = |of: fn(&crate::message::JobState) -> Bytes| {
-                    let jobs = report.map(|state| state.jobs.iter().map(of).sum());
-                    jobs.unwrap_or(Bytes::ZERO)
-                };
-                NodeLine {
-                    name: name.to_string(),
-                    alive,
-                    cores: node.cores,
-                    cores_used: node.cores_used,
-                    memory: node.memory,
-                    wanted: node.wanted,
-                    local: sum(|job| job.limit),
-                    far: sum(|job| job.far),
-                    donated,
-                    granted,
-                    jobs: match self.scheduler {
-                        true => jobs,
-                        false => report.map_or(0, |state| state.jobs.len() as u32),
-                    },
-                }
-            });
-        let nodes: Vec<NodeLine> = nodes
-            .filter(|node| node.name != FIXED || far.total > Bytes::ZERO)
-            .collect();
-        let placed = self.ledger.placed().map(|placed| {
-            let job = placed.request.job;
-            let (local, far) = self.held(&placed.node, job);
-            JobLine {
-                job,
-                name: placed.request.name.clone(),
-                user: placed.request.user.clone(),
-                state: if placed.running {
-                    "running"
-                } else {
-                    "starting"
-                }
-                .to_string(),
-                node: Some(placed.node.clone()),
-                memory: placed.request.memory,
-                local,
-                far,
-                why: placed.why.clone(),
-            }
-        });
-        let waiting = self.ledger.waiting().map(|(request, why)| JobLine {
-            job: request.job,
-            name: request.name.clone(),
-            user: request.user.clone(),
-            state: "waiting".to_string(),
-            memory: request.memory,
-            why: why.to_string(),
-            ..JobLine::default()
-        });
-        let mut jobs: Vec<JobLine> = placed.chain(waiting).collect();
-        // Those that no scheduler knows of, as agents tell of them.
-        let known: HashSet<u64> = jobs.iter().map(|job| job.job).collect();
-        for (name, report) in &self.nodes {
-            let unknown = |job: &&crate::message::JobState| {
-                !job.away && job.job.is_none_or(|job| !known.contains(&job))
-            };
-            jobs.extend(report.state.jobs.iter().filter(unknown).map(|job| JobLine {
-                job: job.job.unwrap_or(0),
-                name: job.name.clone(),
-                user: job.uid.to_string(),
-                state: "running".to_string(),
-                node: Some(name.clone()),
-                memory: job.memory,
-                local: job.limit,
-                far: job.far,
-                why: "started by 'muninn run' at its node".to_string(),
-            }));
-        }
-        ClusterState {
-            admission: self.ledger.admission().to_string(),
-            far_total: far.total,
-            far_promised: far.promised,
-            far_used: far.used,
-            safe_mode: self.safe.clone(),
-            nodes,
-            jobs,
-        }
-    }
-
-    /// What a job may hold now at its node, and has far.
-    fn held(&self, node: &str, job: u64) -> (Bytes, Bytes) {
-        let jobs = self.nodes.get(node).map(|report| &report.state.jobs[..]);
-        let mine = jobs
-            .unwrap_or_default()
-            .iter()
-            .filter(|one| one.job == Some(job));
-        mine.fold((Bytes::ZERO, Bytes::ZERO), |(local, far), one| {
-            (local + one.limit, far + one.far)
-        })
-    }
-
-    fn explain(&self, job: u64, now: Nanos) -> String {
-        let Some(mut text) = self.ledger.explain(job, now) else {
-            return format!("no job {job} with far memory waits or runs");
-        };
-        if let Some(placed) = self.ledger.placed_at(job) {
-            let (local, far) = self.held(&placed.node, job);
-            text += &format!(
-                "\nIts agent lets it hold {} now; {} of it are far.",
-                local.rounded(),
-                far.rounded()
-            );
-            let jobs = self
-                .nodes
-                .get(&placed.node)
-                .map(|report| &report.state.jobs[..]);
-            let mine = jobs
-                .unwrap_or_default()
-                .iter()
-                .find(|one| one.job == Some(job));
-            if let Some(one) = mine.filter(|one| one.run_s > 0.0) {
-                text += &format!(
-                    "\nSo far that cost it {:.1} s of {:.1} s ({:.0} %).",
-                    one.waited_s,
-                    one.run_s,
-                    100.0 * one.waited_s / one.run_s
-                );
-            }
-        } else if let Some(safe) = &self.safe {
-            text += &format!("\nNothing is started at the moment: {safe}.");
-        }
-        text
-    }
-}
-
-/// Name of the node that stands for servers without an agent.
-const FIXED: &str = "(servers)";
-
-fn converse(stream: Stream, key: &Key, state: &Mutex<State>) -> Result<(), ChannelError> {
-    let mut channel = Channel::accept(stream, key, SHAKE_PATIENCE)?;
-    loop {
-        let said: ToCoordinator = channel.receive(PATIENCE)?;
-        let now = clock::now();
-        let answer = match said {
-            ToCoordinator::Node(node) => match speaks_for(channel.who(), &node.name) {
-                Ok(()) => lock(state).report(*node, now),
-                Err(why) => FromCoordinator::Refused { why },
-            },
-            ToCoordinator::Cluster => {
-                let cluster = lock(state).cluster(now);
-                FromCoordinator::Cluster(Box::new(cluster))
-            }
-            ToCoordinator::Explain { job } => {
-                let text = lock(state).explain(job, now);
-                FromCoordinator::Explained { text }
-            }
-        };
-        channel.send(&answer, PATIENCE)?;
-    }
-}
-
-fn speaks_for(who: &Who, node: &str) -> Result<(), String> {
-    if !who.is_node() {
-        return Err("only servers of the pool may speak for a node".to_string());
-    }
-    match who {
-        Who::Identity(identity) if identity.name != node => Err(format!(
-            "the certificate is for '{}', so it does not speak for '{node}'",
-            identity.name
-        )),
-        _ => Ok(()),
     }
 }
 

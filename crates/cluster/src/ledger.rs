@@ -7,12 +7,17 @@
 //!
 //! Known limit: of a long queue the [`LOOK_MAX`] oldest jobs are considered, as Slurm's own backfill does.
 
+mod hosts;
+mod words;
+
+use crate::node::SHARE_MIN;
+use crate::profiles::Known;
+use hosts::Hosts;
 use muninn_policy::admission::Admission;
 use muninn_policy::fit::{Fit, Need, Node};
 use muninn_types::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 
 /// Waiting jobs that one decision considers.
 pub const LOOK_MAX: usize = 512;
@@ -40,6 +45,9 @@ pub struct Request {
     pub job: u64,
     pub name: String,
     pub user: String,
+    /// The same as a number; what is learned of jobs is kept by it.
+    #[serde(default)]
+    pub uid: u32,
     pub cores: u32,
     pub memory: Bytes,
     /// Local memory below which its profile does not let it be planned.
@@ -53,6 +61,13 @@ pub struct Request {
 }
 
 impl Request {
+    /// Plans with a profile instead of a guess.
+    pub fn plan_with(&mut self, known: &Known) {
+        let floor = Bytes((self.memory.0 as f64 * known.min_ratio).ceil() as u64);
+        self.floor = floor.max(SHARE_MIN).min(self.memory);
+        self.run_s = known.full_s;
+    }
+
     pub fn need(&self) -> Need {
         let floor = match self.wish {
             Wish::Auto => self.floor,
@@ -91,28 +106,6 @@ pub struct Start {
     pub far: Bytes,
 }
 
-#[derive(Clone, Debug)]
-struct Host {
-    name: String,
-    node: Node,
-    /// As it is without what others have.
-    memory: Bytes,
-    others: (u32, Bytes),
-    donated: Bytes,
-    granted: Bytes,
-    heard: Option<Nanos>,
-    /// Nothing is started there, whatever it says.
-    drained: bool,
-    jobs: u32,
-}
-
-impl Host {
-    fn alive(&self, now: Nanos) -> bool {
-        self.heard
-            .is_some_and(|heard| now.saturating_sub(heard) < NODE_SILENT)
-    }
-}
-
 /// A node as it is told.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeNews {
@@ -132,8 +125,7 @@ pub struct Far {
 #[derive(Debug)]
 pub struct Ledger {
     admission: Admission,
-    hosts: Vec<Host>,
-    by_name: HashMap<String, usize>,
+    hosts: Hosts,
     waiting: BTreeMap<u64, Request>,
     placed: BTreeMap<u64, Placed>,
     /// Why a job still waited when it was last considered.
@@ -148,8 +140,7 @@ impl Ledger {
     pub fn new(admission: Admission) -> Ledger {
         Ledger {
             admission,
-            hosts: Vec::new(),
-            by_name: HashMap::new(),
+            hosts: Hosts::default(),
             waiting: BTreeMap::new(),
             placed: BTreeMap::new(),
             why: HashMap::new(),
@@ -167,65 +158,37 @@ impl Ledger {
         self.version
     }
 
-    fn host(&mut self, name: &str) -> usize {
-        if let Some(&index) = self.by_name.get(name) {
-            return index;
-        }
-        self.hosts.push(Host {
-            name: name.to_string(),
-            node: Node::new(0, 0, Bytes::ZERO),
-            memory: Bytes::ZERO,
-            others: (0, Bytes::ZERO),
-            donated: Bytes::ZERO,
-            granted: Bytes::ZERO,
-            heard: None,
-            drained: false,
-            jobs: 0,
-        });
-        self.by_name.insert(name.to_string(), self.hosts.len() - 1);
-        self.hosts.len() - 1
-    }
-
     /// An agent has spoken.
     pub fn heard(&mut self, name: &str, news: &NodeNews, now: Nanos) {
-        let index = self.host(name);
-        let host = &mut self.hosts[index];
-        host.memory = news.memory;
-        host.donated = news.donated;
-        host.granted = news.granted;
-        host.heard = Some(now);
-        host.node.memory = host.memory.saturating_sub(host.others.1);
+        self.hosts.heard(name, news, now);
     }
 
     /// As if a node that was heard of once had spoken again.
     pub fn refresh(&mut self, name: &str, now: Nanos) {
-        if let Some(&index) = self.by_name.get(name) {
-            self.hosts[index].heard = Some(now);
-        }
+        self.hosts.refresh(name, now);
     }
 
     /// What a scheduler says of a node: its cores, what jobs have there that are not ours, and whether
     /// jobs may start there.
     pub fn set_node(&mut self, name: &str, cores: u32, others: (u32, Bytes), open: bool) {
-        let index = self.host(name);
-        let host = &mut self.hosts[index];
-        host.node.cores = cores.saturating_sub(others.0);
-        host.others = others;
-        host.drained = !open;
-        host.node.memory = host.memory.saturating_sub(others.1);
+        self.hosts.set(name, cores, others, open);
     }
 
     pub fn others(&self, name: &str) -> Bytes {
-        self.by_name
+        self.hosts
             .get(name)
-            .map_or(Bytes::ZERO, |&index| self.hosts[index].others.1)
+            .map_or(Bytes::ZERO, |host| host.others.1)
     }
 
-    /// A job waits. Its number is its place in the queue. Known ones are left as they are.
+    /// A job waits. Its number is its place in the queue. One that is known to wait, or to start soon, is left
+    /// as it is; one that ran was put into the queue again, as its node is gone.
     pub fn submit(&mut self, request: Request) {
         let job = request.job;
-        if self.placed.contains_key(&job) || self.waiting.contains_key(&job) {
-            return;
+        match self.placed.get(&job) {
+            Some(placed) if placed.running => self.ended(job),
+            Some(_) => return,
+            None if self.waiting.contains_key(&job) => return,
+            None => {}
         }
         self.add_backlog(&request, 1.0);
         self.waiting.insert(job, request);
@@ -255,12 +218,8 @@ impl Ledger {
     }
 
     fn put(&mut self, request: Request, node: &str, now: Nanos, running: bool, why: String) {
-        let index = self.host(node);
-        let host = &mut self.hosts[index];
-        let before = host.node.far();
-        host.node.add(&request.need());
-        host.jobs += 1;
-        let far = host.node.far() - before;
+        let index = self.hosts.of(node);
+        let far = self.hosts.add(index, &request.need());
         let placed = Placed {
             node: node.to_string(),
             far,
@@ -281,10 +240,8 @@ impl Ledger {
             self.add_backlog(&request, -1.0);
         }
         if let Some(placed) = self.placed.remove(&job) {
-            let index = self.host(&placed.node);
-            let host = &mut self.hosts[index];
-            host.node.remove(&placed.request.need());
-            host.jobs -= 1;
+            let index = self.hosts.of(&placed.node);
+            self.hosts.remove(index, &placed.request.need());
             self.version += 1;
         }
     }
@@ -319,15 +276,7 @@ impl Ledger {
     }
 
     pub fn far(&self, now: Nanos) -> Far {
-        let mut far = Far::default();
-        for host in &self.hosts {
-            far.promised += host.node.far();
-            if host.alive(now) {
-                far.total += host.donated;
-                far.used += host.granted;
-            }
-        }
-        far
+        self.hosts.far(now)
     }
 
     /// Promises whose jobs have not begun in time are taken back; these jobs.
@@ -352,9 +301,10 @@ impl Ledger {
 
     /// The next job to start, if any can. Promised from now on.
     pub fn decide(&mut self, now: Nanos) -> Option<Start> {
+        self.hosts.settle(now);
         let far = self.far(now);
         let far_free = far.total.saturating_sub(far.promised);
-        let drain_s = self.drain_s(far.total, now);
+        let drain_s = self.hosts.drain_s(self.backlog, now);
         let waiting = self.waiting.len() as u32;
         let mut turns: Vec<(f64, u64)> = self
             .waiting
@@ -382,7 +332,7 @@ impl Ledger {
                 behind.push(job);
                 continue;
             }
-            if let Some((index, fit)) = self.find(request, far_free, now) {
+            if let Some((index, fit)) = self.hosts.find(request, far_free, now) {
                 let request = self.waiting.remove(&job).expect("it was just looked at");
                 self.add_backlog(&request, -1.0);
                 return Some(self.promise(request, index, fit, now));
@@ -407,54 +357,14 @@ impl Ledger {
         None
     }
 
-    fn drain_s(&self, far: Bytes, now: Nanos) -> f64 {
-        let (mut cores, mut bytes) = (0.0, far.0 as f64);
-        for host in self.hosts.iter().filter(|host| host.alive(now)) {
-            cores += f64::from(host.node.cores);
-            bytes += host.node.memory.0 as f64;
-        }
-        (self.backlog.0 / f64::max(cores, 1.0)).max(self.backlog.1 / f64::max(bytes, 1.0))
-    }
-
-    /// The first node where all of it is local, else the one that takes the least far memory.
-    fn find(&self, request: &Request, far_free: Bytes, now: Nanos) -> Option<(usize, Fit)> {
-        let need = request.need();
-        let mut best: Option<(usize, Bytes)> = None;
-        for (index, host) in self.hosts.iter().enumerate() {
-            let named = request.nodes.is_empty() || request.nodes.contains(&host.name);
-            if host.drained || !named || !host.alive(now) {
-                continue;
-            }
-            match host.node.fit(&need, far_free) {
-                Fit::Local => return Some((index, Fit::Local)),
-                Fit::Far(more) if best.is_none_or(|(_, least)| more < least) => {
-                    best = Some((index, more));
-                }
-                Fit::Far(_) | Fit::No => {}
-            }
-        }
-        best.map(|(index, more)| (index, Fit::Far(more)))
-    }
-
     fn promise(&mut self, request: Request, index: usize, fit: Fit, now: Nanos) -> Start {
         let need = request.need();
-        let node = self.hosts[index].name.clone();
+        let node = self.hosts.name(index).to_string();
         let far = match fit {
             Fit::Far(more) => more,
             _ => Bytes::ZERO,
         };
-        let why = match fit {
-            Fit::Far(more) => format!(
-                "all of its {} do not fit at {node}, but the smallest shares of all jobs there do, and \
-                 far memory holds {} more",
-                need.memory.rounded(),
-                more.rounded()
-            ),
-            _ => format!(
-                "{node} had {} for it, all of it near",
-                need.memory.rounded()
-            ),
-        };
+        let why = words::why_there(&need, fit, &node);
         let start = Start {
             job: request.job,
             node: node.clone(),
@@ -465,110 +375,13 @@ impl Ledger {
         start
     }
 
-    /// What it would take.
-    fn why_not(&self, request: &Request, far_free: Bytes, now: Nanos) -> String {
-        let need = request.need();
-        let (mut away, mut cores, mut floors, mut far, mut named) = (0, 0, 0, 0, 0);
-        let mut least = Bytes(u64::MAX);
-        for host in &self.hosts {
-            if !request.nodes.is_empty() && !request.nodes.contains(&host.name) {
-                continue;
-            }
-            named += 1;
-            if host.drained || !host.alive(now) {
-                away += 1;
-            } else if host.node.cores_used + need.cores > host.node.cores {
-                cores += 1;
-            } else if host.node.floor.0 + need.floor.0 > host.node.memory.0 {
-                floors += 1;
-            } else {
-                far += 1;
-                let wanted = Bytes(host.node.wanted.0 + need.memory.0);
-                let more = wanted.saturating_sub(host.node.memory).0 - host.node.far().0;
-                least = least.min(Bytes(more));
-            }
-        }
-        let mut text = format!(
-            "needs {} cores and {}, of which at least {} near",
-            need.cores,
-            need.memory.rounded(),
-            need.floor.rounded()
-        );
-        let _ = write!(text, "; of {named} nodes");
-        for (count, what) in [
-            (away, "is away or drained"),
-            (cores, "has too few free cores"),
-            (floors, "cannot shrink its jobs so far"),
-        ] {
-            if count > 0 {
-                let _ = write!(text, ", {count} {what}");
-            }
-        }
-        if far > 0 {
-            let _ = write!(
-                text,
-                ", {far} would need {} more far memory, and {} is left",
-                least.rounded(),
-                far_free.rounded()
-            );
-        }
-        text
-    }
-
-    /// Everything about one job, for people.
-    pub fn explain(&self, job: u64, now: Nanos) -> Option<String> {
-        if let Some(placed) = self.placed.get(&job) {
-            let need = placed.request.need();
-            let host = &self.hosts[*self.by_name.get(&placed.node)?];
-            let state = if placed.running {
-                "runs"
-            } else {
-                "is to start"
-            };
-            return Some(format!(
-                "job {job} ({}) {state} at {}: {}.\nIt asked for {} and {} cores; no less than {} of it \
-                 is ever meant to be near.\nThe node has {} for jobs, which want {} together and cannot be \
-                 shrunk below {}; {} of them {} far.",
-                placed.request.name,
-                placed.node,
-                placed.why,
-                need.memory.rounded(),
-                need.cores,
-                need.floor.rounded(),
-                host.node.memory.rounded(),
-                host.node.wanted.rounded(),
-                host.node.floor.rounded(),
-                host.node.far().rounded(),
-                if host.alive(now) {
-                    "is"
-                } else {
-                    "was (the node is silent)"
-                },
-            ));
-        }
-        let request = self.waiting.get(&job)?;
-        let far = self.far(now);
-        let why =
-            self.why.get(&job).cloned().unwrap_or_else(|| {
-                self.why_not(request, far.total.saturating_sub(far.promised), now)
-            });
-        let ahead = self.waiting.range(..job).count();
-        Some(format!(
-            "job {job} ({}) waits, {ahead} before it: {why}.\nFar memory: {} given by donors, {} promised.",
-            request.name,
-            far.total.rounded(),
-            far.promised.rounded()
-        ))
-    }
-
     /// Each node with its book: name, whether it is alive and open, what fits where, and its jobs.
     pub fn nodes(
         &self,
         now: Nanos,
     ) -> impl Iterator<Item = (&str, bool, &Node, Bytes, Bytes, u32)> {
-        self.hosts.iter().map(move |host| {
+        self.hosts.iter().map(move |(name, host)| {
             let alive = host.alive(now) && !host.drained;
-            let name = host.name.as_str();
             (
                 name,
                 alive,

@@ -5,6 +5,7 @@
 //! | [`node`] | one node's memory among its jobs and its donor, pure |
 //! | [`profiles`] | what was learned of jobs, by user and name |
 //! | [`ledger`] | far memory promised and used, admission, and why; pure |
+//! | [`replay`] | a stream of jobs through that book, in simulated time |
 //! | [`message`] | what launchers, agents, the coordinator and people say to each other |
 //! | [`mod@line`], [`channel`] | messages as lines, over a socket of this machine or records of `proto` |
 //! | [`slurm`] | Slurm through its own commands: what it says, and what it is told |
@@ -24,5 +25,6 @@ pub mod line;
 pub mod message;
 pub mod node;
 pub mod profiles;
+pub mod replay;
 pub mod slurm;
 pub mod state_file;

@@ -110,8 +110,11 @@ pub struct JobState {
     pub far: Bytes,
     pub run_s: f64,
     pub waited_s: f64,
-    /// The profile comes from runs before, and is no guess.
+    /// The profile was measured, or comes from runs before, and is no guess.
     pub profiled: bool,
+    /// By that profile: the share below which it is not planned, and its run time with all memory near.
+    pub min_ratio: f64,
+    pub full_s: f64,
     /// Its launcher has not come back since the agent was started again.
     pub away: bool,
 }

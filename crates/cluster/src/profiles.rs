@@ -10,7 +10,9 @@
 //! which costs the others some memory and is right in order.
 
 use crate::state_file::{Found, StateFile};
-use muninn_policy::profile::catalogue::{LOWEST_RATIO, SLOWDOWN_ADMITTED};
+use muninn_policy::profile::catalogue::{
+    self, CatalogueError, JobKind, LOWEST_RATIO, SLOWDOWN_ADMITTED, Size,
+};
 use muninn_policy::profile::{Profile, level};
 use muninn_types::Bytes;
 use serde::{Deserialize, Serialize};
@@ -110,6 +112,48 @@ pub fn min_ratio(profile: &Profile) -> f64 {
         .ratio_at_slowdown(SLOWDOWN_ADMITTED)
         .max(LOWEST_RATIO.min(1.0))
         .max(profile.lowest())
+}
+
+/// Profiles that `muninn profile` measured, by name, for jobs of all users. They go before what was learned.
+#[derive(Clone, Debug, Default)]
+pub struct Measured(BTreeMap<String, JobKind>);
+
+impl Measured {
+    /// Of a file as `muninn profile` writes it, or several of them in one.
+    pub fn parse(text: &str) -> Result<Measured, CatalogueError> {
+        let kinds = catalogue::parse(text, Size::Rack)?.into_iter();
+        Ok(Measured(
+            kinds.map(|kind| (kind.name.clone(), kind)).collect(),
+        ))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&JobKind> {
+        self.0.get(name)
+    }
+}
+
+/// What admission has to know of a job beside what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    /// It is not planned with a smaller share.
+    pub min_ratio: f64,
+    pub full_s: f64,
+}
+
+impl Known {
+    /// Whoever says so may be wrong; nothing is to come of it that makes no sense.
+    pub fn is_sane(&self) -> bool {
+        (0.05..=1.0).contains(&self.min_ratio) && self.full_s.is_finite() && self.full_s > 0.0
+    }
+}
+
+impl From<&JobKind> for Known {
+    fn from(kind: &JobKind) -> Known {
+        Known {
+            min_ratio: kind.min_ratio,
+            full_s: kind.profile.full_s(),
+        }
+    }
 }
 
 /// All that was learned on a node.
@@ -215,6 +259,22 @@ mod tests {
         }
         assert_eq!(profiles.known.len(), KEPT_MAX);
         assert!(profiles.get(1, "1").is_none());
+    }
+
+    #[test]
+    fn what_was_measured_is_read() {
+        let text = "[[job]]\nname = \"sort\"\nmemory = \"1GiB\"\ncores = 1\nratio = [1.0, 0.5]\n\
+                    runtime_s = [10.0, 11.0]\n";
+        let measured = Measured::parse(text).unwrap();
+        let known = Known::from(measured.get("sort").unwrap());
+        assert_eq!((known.min_ratio, known.full_s), (0.5, 10.0));
+        assert!(known.is_sane() && measured.get("other").is_none());
+        assert!(Measured::parse("nonsense").is_err());
+        let wrong = Known {
+            min_ratio: f64::NAN,
+            ..known
+        };
+        assert!(!wrong.is_sane());
     }
 
     proptest! {

@@ -13,22 +13,27 @@ use crate::coordinator::{Scheduler, Seen, SeenNode};
 use crate::ledger::{Request, Start, Wish};
 use crate::message::clean_name;
 use crate::profiles::{Learned, min_ratio};
+use muninn_sys::signal::PidFd;
 use muninn_types::Bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What job_submit.lua begins its comment with.
 pub const MARK: &str = "muninn:";
 /// Run time of a job whose time limit nobody set.
 const RUN_UNKNOWN_S: f64 = 3600.0;
+/// A command has so long. Slurm's own tries for minutes to reach a slurmctld that is gone, and meanwhile nobody
+/// could ask us anything.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Jobs that are put off with one command.
 const TOGETHER_MAX: usize = 100;
 /// Node names in one expression at most: more is a mistake.
 const NAMES_MAX: usize = 65_536;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Jobs that wait begin without us after so long.
     pub dead_man: Duration,
@@ -39,6 +44,11 @@ pub struct Slurm {
     options: Options,
     /// When the begin time of a job was put off last.
     kept: BTreeMap<u64, Instant>,
+    /// Jobs that wait and are bound to a node all the same: they were to start there, or ran there and were put
+    /// into the queue again. With what their users asked for.
+    bound: BTreeMap<u64, Request>,
+    /// Memory of the largest node, in MiB: Slurm takes no job that wants more.
+    largest: u64,
 }
 
 impl Slurm {
@@ -46,6 +56,8 @@ impl Slurm {
         Slurm {
             options,
             kept: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            largest: 0,
         }
     }
 }
@@ -53,8 +65,26 @@ impl Slurm {
 fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
-    let output = command.output();
-    let output = output.map_err(|error| format!("{program} cannot be run: {error}"))?;
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = |error: &dyn std::fmt::Display| format!("{program} cannot be run: {error}");
+    let child = command.spawn().map_err(|error| failed(&error))?;
+    let handle = PidFd::open(child.id() as i32).map_err(|error| failed(&error))?;
+    let (done, over) = channel::<()>();
+    let watch = std::thread::spawn(move || {
+        // It has ended when the other end is dropped.
+        let late = over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+        late && handle.kill().is_ok()
+    });
+    let output = child.wait_with_output();
+    drop(done);
+    let late = watch.join().unwrap_or(false);
+    let output = output.map_err(|error| failed(&error))?;
+    if late {
+        return Err(format!(
+            "{program} did not end within {} s",
+            PATIENCE.as_secs()
+        ));
+    }
     if output.status.success() {
         return Ok(output.stdout);
     }
@@ -76,6 +106,10 @@ impl Scheduler for Slurm {
         let seen = read(&nodes, &jobs)?;
         let there: Vec<u64> = seen.jobs.iter().map(|(request, _)| request.job).collect();
         self.kept.retain(|job, _| there.contains(job));
+        self.bound = bound(&jobs);
+        let memory = |node: &Value| number(&node["real_memory"]);
+        let list = nodes["nodes"].as_array().into_iter().flatten();
+        self.largest = list.filter_map(memory).max().unwrap_or(0);
         Ok(seen)
     }
 
@@ -100,6 +134,19 @@ impl Scheduler for Slurm {
         let due: Vec<u64> = jobs.iter().filter(early).copied().collect();
         let later = format!("StartTime=now+{}", self.options.dead_man.as_secs().max(1));
         let mut complaint = Ok(());
+        // Whoever starts them, they may run wherever they might before, with all that was asked for.
+        for (job, request) in self.bound.iter().filter(|(job, _)| jobs.contains(job)) {
+            let nodes = format!("ReqNodeList={}", request.nodes.join(","));
+            let memory = format!(
+                "MinMemoryNode={}",
+                (request.memory.0 >> 20).min(self.largest)
+            );
+            let name = format!("JobId={job}");
+            if let Err(why) = output("scontrol", &["update", &name, &nodes, &memory, &later]) {
+                complaint = Err(why);
+            }
+            self.kept.insert(*job, now);
+        }
         for some in due.chunks(TOGETHER_MAX) {
             let names: Vec<String> = some.iter().map(u64::to_string).collect();
             let names = format!("JobId={}", names.join(","));
@@ -203,6 +250,20 @@ pub fn read(nodes: &Value, jobs: &Value) -> Result<Seen, String> {
     Ok(seen)
 }
 
+/// Jobs that wait and are bound to other nodes than their users wanted.
+fn bound(jobs: &Value) -> BTreeMap<u64, Request> {
+    let all = jobs["jobs"].as_array().map_or(&[][..], Vec::as_slice);
+    let waiting = all
+        .iter()
+        .filter(|job| states(job, "job_state") == ["PENDING"]);
+    let moved = waiting.filter_map(|job| {
+        let request = request(job)?;
+        let is = expand(text(job, "required_nodes"));
+        (is != request.nodes).then_some((request.job, request))
+    });
+    moved.collect()
+}
+
 /// When its user wants it to begin at the earliest, in seconds.
 fn begin(job: &Value) -> u64 {
     let words = text(job, "admin_comment").split(';');
@@ -222,7 +283,7 @@ fn memory_per_node(job: &Value, cores: u32) -> Bytes {
 }
 
 /// A job that asked for far memory, by the comment that was written when it was submitted:
-/// `muninn:mem=900;far=auto;begin=0;profile=sort`.
+/// `muninn:mem=900;far=auto;begin=0;profile=sort;nodes=`.
 fn request(job: &Value) -> Option<Request> {
     let comment = text(job, "admin_comment");
     let words = comment.strip_prefix(MARK)?;
@@ -252,6 +313,7 @@ fn request(job: &Value) -> Option<Request> {
         job: number(&job["job_id"])?,
         name: clean_name(name.unwrap_or_else(|| text(job, "name"))),
         user: clean_name(text(job, "user_name")),
+        uid: number(&job["user_id"]).map_or(u32::MAX, |uid| uid as u32),
         cores: number(&job["cpus"]).unwrap_or(1).clamp(1, 1 << 20) as u32,
         memory,
         floor: Bytes(
@@ -261,7 +323,11 @@ fn request(job: &Value) -> Option<Request> {
         ),
         wish,
         run_s: minutes.map_or(RUN_UNKNOWN_S, |minutes| minutes as f64 * 60.0),
-        nodes: expand(text(job, "required_nodes")),
+        nodes: match words.get("nodes") {
+            Some(nodes) => expand(nodes),
+            // Of a job_submit.lua that did not write them.
+            None => expand(text(job, "required_nodes")),
+        },
     })
 }
 
@@ -317,6 +383,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn a_command_that_never_ends_is_ended() {
+        assert_eq!(output("echo", &["said"]).unwrap(), b"said\n");
+        let begun = Instant::now();
+        let why = output("sleep", &["600"]).unwrap_err();
+        assert!(why.contains("did not end within"), "{why}");
+        assert!(begun.elapsed() < Duration::from_secs(300));
+        assert!(output("/nowhere/squeue", &[]).is_err());
+    }
+
+    #[test]
     fn nodes_are_named_one_by_one() {
         assert_eq!(expand("n1"), ["n1"]);
         assert_eq!(expand("n[1-3,7],x"), ["n1", "n2", "n3", "n7", "x"]);
@@ -356,6 +432,25 @@ mod tests {
         let open: Vec<bool> = seen.nodes.iter().map(|node| node.open).collect();
         assert_eq!(open, [true, false]);
         assert_eq!(seen.nodes[0].others, (1, Bytes::mib(300)));
+    }
+
+    #[test]
+    fn a_job_that_is_queued_again_wants_what_its_user_wanted() {
+        let job = |required: &str, state: &str| {
+            json!({ "jobs": [{
+                "job_id": 7, "job_state": state, "cpus": 1, "required_nodes": required,
+                "admin_comment": "muninn:mem=900;far=auto;begin=0;profile=x;nodes=n[1-2]",
+            }]})
+        };
+        let nodes = json!({ "nodes": [] });
+        let seen = read(&nodes, &job("n1", "PENDING")).unwrap();
+        assert_eq!(seen.jobs[0].0.nodes, ["n1", "n2"]);
+        assert!(bound(&job("n1", "PENDING")).contains_key(&7));
+        assert!(
+            bound(&job("n[1-2]", "PENDING")).is_empty(),
+            "it may run at both"
+        );
+        assert!(bound(&job("n1", "RUNNING")).is_empty());
     }
 
     proptest! {

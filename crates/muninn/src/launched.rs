@@ -12,6 +12,8 @@ use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How soon an end, or a wish for it, is noticed.
@@ -25,6 +27,7 @@ pub struct Launched {
     command: Vec<OsString>,
     env: Vec<(&'static str, &'static str)>,
     termination: Option<Termination>,
+    over: Option<Arc<AtomicBool>>,
 }
 
 impl Launched {
@@ -36,6 +39,7 @@ impl Launched {
             command,
             env: Vec::new(),
             termination: None,
+            over: None,
         })
     }
 
@@ -43,6 +47,13 @@ impl Launched {
     pub fn interruptible(mut self) -> Result<Launched, Failure> {
         self.termination = Some(Termination::watch().map_err(Failure::failed)?);
         Ok(self)
+    }
+
+    /// Ends what runs, and fails, when this is set: for runs in several threads, of which only one hears of
+    /// signals.
+    pub fn until(mut self, over: Arc<AtomicBool>) -> Launched {
+        self.over = Some(over);
+        self
     }
 
     /// Sets a variable for the command.
@@ -89,6 +100,18 @@ impl Launched {
     }
 
     fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
+        if let Some(over) = &self.over {
+            let handle = PidFd::open(child.id() as i32).map_err(Failure::failed)?;
+            while !handle.wait_end(Some(LOOK)).map_err(Failure::failed)? {
+                if over.load(Ordering::Relaxed) {
+                    // It takes its program along.
+                    let _ = handle.send(Signal::TERM);
+                    let _ = child.wait();
+                    return Err(Failure::failed("interrupted; nothing was written"));
+                }
+            }
+            return Ok(child.wait()?);
+        }
         let Some(termination) = &self.termination else {
             return Ok(child.wait()?);
         };

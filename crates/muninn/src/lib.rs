@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod observe;
 pub mod pool_list;
 pub mod server;
+pub mod slurm_rack;
 pub mod ui;
 
 /// Counts what functions take from the heap, so that one that takes too much can be ended.

@@ -171,6 +171,12 @@ impl Zram {
         Ok(zram)
     }
 
+    /// Memory that the device takes now for what was written to it, with what it needs beside.
+    pub fn used(&self) -> Option<Bytes> {
+        let text = std::fs::read_to_string(self.setting("mm_stat")).ok()?;
+        Some(Bytes(text.split_whitespace().nth(2)?.parse().ok()?))
+    }
+
     fn setting(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/sys/block/zram{}/{name}", self.number))
     }

@@ -1,5 +1,8 @@
+use super::converse::speaks_for;
 use super::*;
+use crate::channel::Who;
 use crate::ledger::Wish;
+use crate::message::{FromCoordinator, NodeState};
 
 /// A scheduler that does what it is told, and can be looked at.
 #[derive(Clone, Default)]
@@ -34,6 +37,7 @@ fn request(job: u64, mib: u64) -> Request {
         job,
         name: "j".to_string(),
         user: "u".to_string(),
+        uid: 1000,
         cores: 1,
         memory: Bytes::mib(mib),
         floor: Bytes::mib(mib / 2),
@@ -72,6 +76,7 @@ impl World {
             state: self.dir.path().join("state"),
             servers: Vec::new(),
             far: Bytes::gib(1),
+            measured: Measured::default(),
         };
         Coordinator::start(settings, Some(Box::new(self.fake.clone()))).unwrap()
     }
@@ -178,6 +183,55 @@ fn a_torn_state_is_not_believed_and_nothing_is_started_on_a_guess() {
             .jobs
             .retain(|(request, _)| request.job != 2);
     }
+}
+
+#[test]
+fn what_a_node_learned_of_jobs_lets_more_of_them_start() {
+    let world = World::new();
+    let job = |uid, min_ratio| crate::message::JobState {
+        uid,
+        name: "j".to_string(),
+        profiled: true,
+        min_ratio,
+        full_s: 5.0,
+        ..Default::default()
+    };
+    let hear = |coordinator: &Coordinator, jobs, now| {
+        let node = NodeState {
+            name: "n1".to_string(),
+            memory: Bytes::gib(1),
+            donate: Bytes::gib(2),
+            servers: vec!["127.0.0.1:7".to_string()],
+            jobs,
+            ..NodeState::default()
+        };
+        lock(&coordinator.state).report(node, now);
+    };
+    let mut coordinator = world.start();
+    let now = clock::now() + SETTLE;
+    hear(&coordinator, Vec::new(), now);
+    for number in [1, 2, 3] {
+        world.submit(number, 900);
+    }
+    coordinator.tick(now).unwrap();
+    assert_eq!(world.started(), [1, 2], "half of each must be near");
+    // Jobs of that user and name bear more; what somebody else's do says nothing of them.
+    let said = vec![job(7, 0.1), job(1000, f64::NAN), job(1000, 0.25)];
+    hear(&coordinator, said, now);
+    coordinator.tick(now).unwrap();
+    drop(coordinator);
+    // It is kept.
+    let mut coordinator = world.start();
+    for number in [1, 2, 3] {
+        lock(&coordinator.state).ledger.ended(number);
+    }
+    let now = clock::now() + SETTLE;
+    hear(&coordinator, Vec::new(), now);
+    coordinator.tick(now).unwrap();
+    assert_eq!(world.started(), [1, 2, 1, 2, 3]);
+    let state = lock(&coordinator.state);
+    let floors: Vec<Bytes> = state.ledger.placed().map(|one| one.request.floor).collect();
+    assert_eq!(floors, [Bytes::mib(225); 3]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 use super::*;
 use proptest::prelude::*;
-use std::time::Instant;
 
 const NOW: Nanos = Nanos::secs(100);
 
@@ -9,6 +8,7 @@ fn request(job: u64, cores: u32, memory_mib: u64) -> Request {
         job,
         name: format!("j{job}"),
         user: "u".to_string(),
+        uid: 1000,
         cores,
         memory: Bytes::mib(memory_mib),
         floor: Bytes::mib(memory_mib / 2),
@@ -124,6 +124,12 @@ fn a_promise_that_nobody_uses_is_taken_back() {
     );
     book.begun(request(1, 1, 900), "n0", NOW);
     assert_eq!(book.expire(NOW + Nanos::secs(1000)), [] as [u64; 0]);
+    // It waits again: its node is gone, and so is what it had there.
+    book.submit(request(1, 1, 900));
+    assert_eq!((book.placed().count(), book.waiting().count()), (0, 2));
+    assert_eq!(book.nodes(NOW).map(|n| n.5).sum::<u32>(), 0);
+    assert_eq!(book.decide(NOW).unwrap().job, 1);
+    book.begun(request(1, 1, 900), "n0", NOW);
     // It turned up where nobody expected it.
     book.begun(request(1, 1, 900), "n9", NOW);
     assert_eq!(book.placed_at(1).unwrap().node, "n9");
@@ -150,54 +156,48 @@ fn a_book_that_was_saved_goes_on() {
     );
 }
 
-/// The figure of the design: a decision within a millisecond at 10,000 nodes and 100,000 jobs. Printed,
-/// and held to twenty times that, unoptimised and beside whatever else this machine does.
+/// A decision within a millisecond of a CPU at 10,000 nodes and 100,000 jobs, with a queue that is always long.
+/// Held to ten times that: this is code that is not optimised, beside whatever else this machine does. The
+/// figure itself is `muninn bench cluster`'s.
 #[test]
 fn ten_thousand_nodes_and_a_hundred_thousand_jobs() {
     let mut book = ledger(10_000, 1 << 22);
+    book.admission = Admission::HeadStart;
     let mut seed = muninn_types::SplitMix64::new(7);
     for job in 0..100_000 {
         let memory = 64 + seed.next_u64() % 1500;
         book.submit(Request {
             run_s: (1 + seed.next_u64() % 1000) as f64,
+            // Some want a certain node, and wait for it.
+            nodes: match job % 100 {
+                0 => vec![format!("n{}", job % 7)],
+                _ => Vec::new(),
+            },
             ..request(job, 1 + (seed.next_u64() % 2) as u32, memory)
         });
     }
-    book.admission = Admission::HeadStart;
-    let (mut started, mut worst, mut sum) = (Vec::new(), 0.0f64, 0.0);
-    let rounds = if cfg!(debug_assertions) {
-        2_000
-    } else {
-        100_000
-    };
-    let mut decisions = 0;
-    for round in 0..rounds {
-        let begun = Instant::now();
+    let (mut started, mut costs) = (Vec::new(), Vec::new());
+    for _ in 0..1500 {
+        let begun = muninn_sys::clock::thread_cpu();
         let start = book.decide(NOW);
-        let took = begun.elapsed().as_secs_f64();
-        sum += took;
-        worst = worst.max(took);
-        decisions += 1;
+        costs.push((muninn_sys::clock::thread_cpu() - begun).0 / 1000);
         match start {
             Some(start) => started.push(start.job),
             // The rack is full: something ends.
             None => {
-                let gone = seed.next_u64() as usize % started.len().max(1);
-                if started.is_empty() {
-                    break;
-                }
+                let gone = seed.next_u64() as usize % started.len();
                 book.ended(started.swap_remove(gone));
             }
         }
-        let _ = round;
     }
-    let mean_us = sum / f64::from(decisions) * 1e6;
+    costs.sort_unstable();
+    let mean = costs.iter().sum::<u64>() / costs.len() as u64;
+    let p99 = costs[costs.len() * 99 / 100];
     println!(
-        "{decisions} decisions, {} jobs placed: mean {mean_us:.0} µs, worst {:.0} µs",
-        book.placed().count(),
-        worst * 1e6
+        "{} jobs placed: mean {mean} us, p99 {p99} us",
+        book.placed().count()
     );
-    assert!(mean_us < 20_000.0);
+    assert!(mean < 10_000, "{mean} us");
 }
 
 proptest! {

@@ -224,6 +224,53 @@ fn another_user_is_nobody_but_himself() {
 }
 
 #[test]
+fn nonsense_at_a_coordinators_door_harms_nobody() {
+    use std::io::{Read, Write};
+    let rack = Rack::new();
+    let mut command = rack.coordinator_command(&["--listen", "127.0.0.1:0"]);
+    command.stdin(Stdio::null());
+    let coordinator = Running::start(command);
+    let listening = coordinator.json();
+    let listen = listening["listen"].as_array().unwrap();
+    let tcp = listen
+        .iter()
+        .find_map(|at| at.as_str().filter(|at| at.starts_with("127.")));
+    let mut dice = muninn_types::SplitMix64::new(11);
+    let mut doors: Vec<Box<dyn FnMut(&[u8])>> = Vec::new();
+    let (tcp, unix) = (tcp.unwrap().to_string(), rack.path("c.sock"));
+    doors.push(Box::new(move |bytes| {
+        let mut stream = std::net::TcpStream::connect(&tcp).unwrap();
+        // It may hang up before all of it is said, or answer.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read(&mut [0; 64]);
+    }));
+    doors.push(Box::new(move |bytes| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&unix).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read(&mut [0; 64]);
+    }));
+    for round in 0..60 {
+        let mut bytes = vec![0; dice.below(3000) as usize];
+        dice.fill(&mut bytes);
+        if round % 3 == 0 {
+            let node = r#"{"say":"node","name":"x","memory":"1e99","jobs":[{}]}"#;
+            bytes = [node.as_bytes(), &b"\n"[..], &bytes].concat();
+        }
+        let door = round % doors.len();
+        doors[door](&bytes);
+    }
+    let cluster = rack.cluster();
+    assert!(
+        cluster["nodes"].as_array().unwrap().is_empty(),
+        "{cluster:#}"
+    );
+    coordinator.signal(Signal::TERM);
+    assert_eq!(coordinator.end().code, Some(0));
+}
+
+#[test]
 fn without_an_agent_it_is_said_what_to_do() {
     let rack = Rack::new();
     let ended = rack

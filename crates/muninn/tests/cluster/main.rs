@@ -8,5 +8,6 @@
 mod common;
 
 mod agents;
+mod bench;
 mod rack;
 mod slurm;

@@ -1,75 +1,29 @@
-//! A whole Slurm with three nodes on this machine: munge, slurmctld, three slurmd, in a folder of the test,
-//! at ports of its own, all ended by their numbers.
+//! A whole Slurm with three nodes on this machine ([`muninn::slurm_rack`]), agents and a coordinator.
 
 use crate::common::{BINARY, Running, far_memory_possible};
 use crate::rack::{Agent, Rack, eventually, limit, size};
+use muninn::slurm_rack::{self, Layout, SlurmRack};
 use muninn_sys::signal::PidFd;
 use rustix::process::Signal;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// Of each node, in MiB.
 const MEMORY: u32 = 160;
 const MIB: u64 = 1 << 20;
-const PLUG_INS: &str = "/usr/lib/x86_64-linux-gnu/slurm-wlm";
 
 struct Slurm {
+    /// Ended before the rest: jobs first.
+    slurm: Option<SlurmRack>,
     rack: Rack,
-    munge: Option<Running>,
-    controller: Option<Running>,
-    daemons: Vec<Option<Running>>,
     coordinator: Option<Running>,
     agents: Vec<Option<Agent>>,
-}
-
-/// What is not installed.
-fn missing() -> Option<String> {
-    let programs = [
-        "munged",
-        "slurmctld",
-        "slurmd",
-        "sbatch",
-        "squeue",
-        "scontrol",
-        "scancel",
-    ];
-    let folders = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-    let there = |program: &&str| {
-        folders
-            .iter()
-            .any(|folder| Path::new(folder).join(program).exists())
-    };
-    if let Some(program) = programs.into_iter().find(|program| !there(program)) {
-        return Some(format!("{program} is not installed"));
-    }
-    let lua = Path::new(PLUG_INS).join("job_submit_lua.so");
-    (!lua.exists()).then(|| "Slurm is here without job_submit/lua".to_string())
-}
-
-/// A port that nobody has at the moment.
-fn port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-/// The plug-in, built as whoever installs it does.
-fn plug_in() -> PathBuf {
-    let folder = Path::new(BINARY).parent().unwrap();
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "-p", "muninn-spank", "--manifest-path"])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
-        .env("CARGO_TARGET_DIR", folder.parent().unwrap())
-        .status()
-        .unwrap();
-    assert!(status.success(), "the plug-in could not be built");
-    folder.join("libmuninn_spank.so")
 }
 
 impl Slurm {
     fn start() -> Slurm {
         let rack = Rack::new();
-        let plug_in = plug_in();
+        let plug_in = slurm_rack::plug_in(Path::new(BINARY)).unwrap();
         let folder = rack.place.path("");
         let agent = format!("{}%n.sock", folder.display());
         let for_slurm = rack.path("for-slurm");
@@ -87,69 +41,25 @@ impl Slurm {
             &agent,
         ]);
         assert_eq!(setup.code, Some(0), "{setup:?}");
-        for piece in ["job_submit.lua", "plugstack.conf"] {
-            std::fs::copy(
-                rack.place.path(&format!("for-slurm/{piece}")),
-                rack.place.path(piece),
-            )
-            .unwrap();
-        }
-        std::fs::create_dir_all(rack.place.path("ctld")).unwrap();
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        let host = host.trim().split('.').next().unwrap().to_string();
-        let at = |name: &str| rack.path(name);
-        let mut lines = vec![
-            "ClusterName=test".to_string(),
-            format!("SlurmctldHost={host}(127.0.0.1)"),
-            format!("SlurmctldPort={}", port()),
-            "SlurmUser=root\nSlurmdUser=root\nAuthType=auth/munge\nCredType=cred/munge".to_string(),
-            format!("AuthInfo=socket={}", at("munge.socket")),
-            format!("StateSaveLocation={}", at("ctld")),
-            format!("SlurmdSpoolDir={}", at("spool-%n")),
-            format!("SlurmctldPidFile={}", at("ctld.pid")),
-            format!("SlurmdPidFile={}", at("%n.pid")),
-            format!("SlurmctldLogFile={}", at("ctld.log")),
-            format!("SlurmdLogFile={}", at("%n.log")),
-            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none".to_string(),
-            "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core_Memory".to_string(),
-            "SlurmdParameters=config_overrides\nJobSubmitPlugins=lua\nReturnToService=2"
-                .to_string(),
-            format!("PlugStackConfig={}", at("plugstack.conf")),
-            "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=2".to_string(),
-            "KillWait=2\nSlurmdTimeout=10\nMessageTimeout=30\nMinJobAge=10".to_string(),
-        ];
-        for node in NODES {
-            lines.push(format!(
-                "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=4 RealMemory={MEMORY}",
-                port()
-            ));
-        }
-        lines.push("PartitionName=all Nodes=n1,n2,n3 Default=YES MaxTime=60 State=UP".to_string());
-        rack.place.write("slurm.conf", &(lines.join("\n") + "\n"));
+        let layout = Layout {
+            folder,
+            nodes: NODES.len() as u32,
+            cores: 4,
+            memory_mib: u64::from(MEMORY),
+            pieces: Some(for_slurm.into()),
+        };
+        let slurm = SlurmRack::start(&layout).unwrap_or_else(|failure| panic!("{failure}"));
         let mut slurm = Slurm {
+            slurm: Some(slurm),
             rack,
-            munge: None,
-            controller: None,
-            daemons: Vec::new(),
             coordinator: None,
             agents: Vec::new(),
         };
-        slurm.start_munge();
-        let controller = slurm.daemon("slurmctld", &["-D", "-i"]);
-        slurm.controller = Some(controller);
-        for node in NODES {
-            let daemon = slurm.daemon("slurmd", &["-D", "-N", node]);
-            slurm.daemons.push(Some(daemon));
-        }
         slurm.start_coordinator();
         for node in NODES {
             let agent = slurm.agent(node);
             slurm.agents.push(Some(agent));
         }
-        eventually("all nodes idle", || {
-            let out = slurm.try_run("sinfo", &["-h", "-o", "%D %t"])?;
-            (out.trim() == "3 idle").then_some(())
-        });
         for node in NODES {
             slurm
                 .rack
@@ -158,50 +68,15 @@ impl Slurm {
         slurm
     }
 
-    fn start_munge(&mut self) {
-        use std::os::unix::fs::OpenOptionsExt;
-        let key = self.rack.place.path("munge.key");
-        let mut options = std::fs::File::options();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&key)
-            .unwrap();
-        let mut bytes = [0; 1024];
-        muninn_sys::rand::fill(&mut bytes);
-        std::io::Write::write_all(&mut file, &bytes).unwrap();
-        let mut command = Command::new("munged");
-        command.args(["--force", "--foreground"]);
-        for (option, name) in [
-            ("key-file", "munge.key"),
-            ("socket", "munge.socket"),
-            ("pid-file", "munge.pid"),
-            ("log-file", "munge.log"),
-            ("seed-file", "munge.seed"),
-        ] {
-            command.arg(format!("--{option}={}", self.rack.path(name)));
-        }
-        self.munge = Some(Running::start(command));
-        let socket = self.rack.place.path("munge.socket");
-        eventually("munge", || socket.exists().then_some(()));
-    }
-
-    fn daemon(&self, program: &str, arguments: &[&str]) -> Running {
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .arg("-f")
-            .arg(self.rack.place.path("slurm.conf"));
-        command.stdin(Stdio::null());
-        Running::start(command)
+    fn slurm(&mut self) -> &mut SlurmRack {
+        self.slurm.as_mut().unwrap()
     }
 
     fn start_coordinator(&mut self) {
         let mut command = self
             .rack
             .coordinator_command(&["--slurm", "--dead-man", "20s"]);
-        command.env("SLURM_CONF", self.rack.place.path("slurm.conf"));
+        command.env("SLURM_CONF", self.slurm().config());
         let running = Running::start(command);
         assert_eq!(running.json()["event"], "listening");
         self.coordinator = Some(running);
@@ -224,26 +99,16 @@ impl Slurm {
     }
 
     fn try_run(&self, program: &str, arguments: &[&str]) -> Option<String> {
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null());
-        command.env("SLURM_CONF", self.rack.place.path("slurm.conf"));
-        let output = command.output().unwrap();
-        let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        output.status.success().then_some(out)
+        self.slurm.as_ref().unwrap().ask(program, arguments).ok()
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let done = self.try_run(program, arguments);
-        done.unwrap_or_else(|| panic!("{program} {arguments:?} failed: {}", self.logs()))
+        let done = self.slurm.as_ref().unwrap().ask(program, arguments);
+        done.unwrap_or_else(|failure| panic!("{failure}: {}", self.logs()))
     }
 
     fn logs(&self) -> String {
-        let log = |name: &str| std::fs::read_to_string(self.rack.path(name)).unwrap_or_default();
-        let all = ["ctld.log", "n1.log", "n2.log", "n3.log"]
-            .map(log)
-            .join("\n");
-        let lines: Vec<&str> = all.lines().collect();
-        lines[lines.len().saturating_sub(60)..].join("\n")
+        self.slurm.as_ref().unwrap().logs()
     }
 
     /// A job that fills so much memory; its number.
@@ -325,34 +190,34 @@ fn eventually_or<T>(what: &str, look: impl FnMut() -> Option<T>, more: impl Fn()
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        // Tasks that are left belong to slurmstepd, which goes on without slurmd.
-        if self.controller.is_some() {
-            let _ = self.try_run("scancel", &["--signal=KILL", "--full", "-u", "root"]);
-            let _ = self.try_run("scancel", &["-u", "root"]);
-            let ends = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            while std::time::Instant::now() < ends {
-                match self.try_run("squeue", &["-h"]) {
-                    Some(left) if !left.trim().is_empty() => {
-                        std::thread::sleep(std::time::Duration::from_millis(200));
-                    }
-                    _ => break,
-                }
-            }
+        // Jobs first; then those who speak to Slurm, and Slurm last.
+        if let Some(slurm) = &self.slurm {
+            slurm.end_jobs();
         }
         for agent in self.agents.drain(..).flatten() {
             let _ = agent.stop();
         }
-        let daemons = self.daemons.drain(..).flatten();
-        let rest = [
-            self.coordinator.take(),
-            self.controller.take(),
-            self.munge.take(),
-        ];
-        for daemon in daemons.chain(rest.into_iter().flatten()) {
-            daemon.signal(Signal::TERM);
-            let _ = daemon.end();
+        if let Some(coordinator) = self.coordinator.take() {
+            coordinator.signal(Signal::TERM);
+            let _ = coordinator.end();
         }
     }
+}
+
+/// The program that a launcher started.
+fn task_of(launcher: u64) -> i32 {
+    let children = format!("/proc/{launcher}/task/{launcher}/children");
+    let found = eventually("a task", || {
+        let children = std::fs::read_to_string(&children).ok()?;
+        let mut children = children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse::<i32>().ok());
+        children.find(|pid| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.contains("job.py")
+        })
+    });
+    found
 }
 
 #[test]
@@ -360,12 +225,8 @@ fn jobs_start_because_far_memory_holds_what_does_not_fit() {
     if !far_memory_possible() {
         return;
     }
-    if let Some(why) = missing() {
+    if let Some(why) = slurm_rack::missing() {
         muninn_testing::skip(why);
-        return;
-    }
-    if muninn_sys::proc::own_uid() != 0 {
-        muninn_testing::skip("only root can start a Slurm of its own");
         return;
     }
     let mut slurm = Slurm::start();
@@ -428,7 +289,7 @@ fn jobs_start_because_far_memory_holds_what_does_not_fit() {
     slurm.finish("third", third, 60);
     slurm.nothing_left();
 
-    // Cancelled, and killed.
+    // Cancelled, its launcher killed, its program killed.
     let cancelled = slurm.submit(
         "cancelled",
         165,
@@ -442,12 +303,23 @@ fn jobs_start_because_far_memory_holds_what_does_not_fit() {
     slurm.begun("cancelled");
     slurm.begun("killed");
     slurm.run("scancel", &[&cancelled.to_string()]);
+    let struck = slurm.submit(
+        "struck",
+        100,
+        &["--far-memory=auto", "--mem=120", "-w", "n1"],
+    );
+    slurm.begun("struck");
+    let state = (slurm.rack).until("n1", "there", |state| limit(state, "struck").is_some());
+    let jobs = state["jobs"].as_array().unwrap();
+    let struck_at = jobs.iter().find(|job| job["name"] == "struck").unwrap();
+    let program = task_of(struck_at["pid"].as_u64().unwrap());
+    PidFd::open(program).unwrap().kill().unwrap();
     let state = slurm
         .rack
         .until("n2", "there", |state| limit(state, "killed").is_some());
     let launcher = state["jobs"][0]["pid"].as_u64().unwrap();
     PidFd::open(launcher as i32).unwrap().kill().unwrap();
-    for job in [cancelled, killed] {
+    for job in [cancelled, killed, struck] {
         eventually("ended", || {
             let over = ["CANCELLED", "FAILED", "GONE"];
             over.contains(&slurm.state_of(job).as_str()).then_some(())
@@ -475,6 +347,9 @@ fn jobs_start_because_far_memory_holds_what_does_not_fit() {
     slurm.begun("drained");
     slurm.finish("drained", drained, 40);
 
+    a_node_dies(&mut slurm);
+    services_are_killed_at_any_moment(&mut slurm);
+
     // Without its coordinator Slurm starts by itself what waited.
     slurm.kill_coordinator();
     let alone = slurm.submit("alone", 40, &["--far-memory=auto", "--mem=60"]);
@@ -484,5 +359,65 @@ fn jobs_start_because_far_memory_holds_what_does_not_fit() {
     slurm.begun("alone");
     slurm.finish("alone", alone, 40);
     slurm.start_coordinator();
+    slurm.nothing_left();
+}
+
+/// A node's slurmd dies with a job on it: Slurm queues the job again, and the coordinator finds it another node,
+/// though it had bound it to the first. What still runs there ends when slurmd is back.
+fn a_node_dies(slurm: &mut Slurm) {
+    let job = slurm.submit("moved", 60, &["--far-memory=auto", "--mem=80"]);
+    slurm.begun("moved");
+    let node = eventually("placed", || {
+        let cluster = slurm.rack.cluster();
+        let jobs = cluster["jobs"].as_array()?;
+        let found = jobs.iter().find(|found| found["job"] == job)?;
+        Some(found["node"].as_str()?.to_string())
+    });
+    let place = NODES.iter().position(|name| *name == node).unwrap();
+    std::fs::remove_file(slurm.rack.stop_file("moved").with_extension("stop.begun")).unwrap();
+    slurm.slurm().kill_node(place);
+    let name = format!("NodeName={node}");
+    slurm.run("scontrol", &["update", &name, "State=DOWN", "Reason=test"]);
+    slurm.begun("moved");
+    let explained = slurm.explain(job);
+    assert!(
+        !explained.contains(&format!("runs at {node}")),
+        "{explained}"
+    );
+    slurm.slurm().start_node(place).unwrap();
+    slurm.rack.until(&node, "rid of it", |state| {
+        state["jobs"].as_array().unwrap().is_empty()
+    });
+    slurm.finish("moved", job, 60);
+    let _ = slurm.try_run("scontrol", &["update", &name, "State=RESUME"]);
+    slurm.nothing_left();
+}
+
+/// Jobs come and end while agents and the coordinator are killed, each time at another moment.
+fn services_are_killed_at_any_moment(slurm: &mut Slurm) {
+    let mut dice = muninn_types::SplitMix64::new(5);
+    let mut jobs = Vec::new();
+    for number in 0..6u32 {
+        let name = format!("any{number}");
+        // It ends when it has gone through its memory once more.
+        std::fs::write(slurm.rack.stop_file(&name), "").unwrap();
+        let job = slurm.submit(&name, 90 + number, &["--far-memory=auto", "--mem=120"]);
+        jobs.push((name, job, 90 + number));
+        std::thread::sleep(std::time::Duration::from_millis(dice.below(700)));
+        match dice.below(3) {
+            0 => {
+                slurm.kill_coordinator();
+                slurm.start_coordinator();
+            }
+            node => {
+                let node = node as usize - 1;
+                slurm.agents[node].as_mut().unwrap().kill();
+                slurm.agents[node] = Some(slurm.agent(NODES[node]));
+            }
+        }
+    }
+    for (name, job, mib) in jobs {
+        slurm.finish(&name, job, mib);
+    }
     slurm.nothing_left();
 }

@@ -7,6 +7,7 @@
 //! | [`workload`] | mixes of jobs, by m2c or given outright, and their arrival |
 //! | [`engine`] | one run: discrete events, integer time, all decisions from `muninn-policy` |
 //! | [`study`] | many runs on several threads, the same bytes whatever the number of threads |
+//! | [`racks`] | many racks and one stream of jobs |
 //! | [`figures`] | the figures of the paper as SVG |
 //!
 //! Known limit: a profile is measured on a machine of its own, so the network and the memory server
@@ -15,6 +16,7 @@
 
 pub mod engine;
 pub mod figures;
+pub mod racks;
 pub mod spec;
 pub mod study;
 pub mod workload;
@@ -92,6 +94,8 @@ pub enum RackError {
     NotAConfig(String),
     #[error("--alpha is {0}: a ratio lies above 0 and is at most 1")]
     Alpha(f64),
+    #[error("--racks is {0}: use 1 to {1}")]
+    Racks(u32, u32),
     #[error("--exempt names '{name}', which is not among the profiles: {known}")]
     UnknownExempt { name: String, known: String },
     #[error("job '{job}' needs {cores} cores, and a machine has {has} in configuration {config}")]

@@ -1,17 +1,20 @@
-//! Memory limits of groups of processes, in both versions of cgroups.
+//! Limits of memory and of CPU time of groups of processes, in both versions of cgroups.
 //!
-//! [`Hierarchy::find`] tells which version has the memory controller and where we are in it;
+//! [`Hierarchy::find`] tells which version has the memory controller and where we are in it,
+//! [`Hierarchy::find_cpu`] the same of the CPU controller;
 //! [`Hierarchy::create`] makes a group that is removed when its guard is dropped. Files are reached
 //! through [`CgroupFiles`]; the fake, [`FakeCgroups`], behaves as the kernel does. Invariant: a
 //! guard removes only the group it made; processes that are still in it move to its parent. Known
 //! limit: version 2 wants groups with children to have no processes of their own, so new groups are
 //! made beside ours, at the root or at a parent the caller names.
 
+mod cpu;
 mod fake;
 mod files;
 mod group;
 mod parse;
 
+pub use cpu::CpuCgroup;
 pub use fake::FakeCgroups;
 pub use files::{CgroupFiles, RealCgroups};
 pub use group::MemoryCgroup;
@@ -21,6 +24,9 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::proc::{ProcError, ProcSource, read_long_text};
+
+const MEMORY: &str = "memory";
+const CPU: &str = "cpu";
 
 /// The two interfaces of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +41,10 @@ pub enum CgroupError {
     #[error(transparent)]
     Proc(#[from] ProcError),
     #[error(
-        "no memory controller of cgroups is mounted: mount one (mount -t cgroup2 none \
+        "no {0} controller of cgroups is mounted: mount one (mount -t cgroup2 none \
          /sys/fs/cgroup) or run without limits"
     )]
-    NoController,
+    NoController(&'static str),
     #[error("cannot {action} {path}: {source}; changing cgroups needs root or a delegated group")]
     File {
         action: &'static str,
@@ -53,9 +59,10 @@ pub enum CgroupError {
     NoSwapLimit,
 }
 
-/// The tree of groups that has the memory controller.
+/// The tree of groups that has a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy<F = RealCgroups> {
+    controller: &'static str,
     version: Version,
     root: PathBuf,
     /// Our own group, below the root.
@@ -67,23 +74,38 @@ impl Hierarchy<RealCgroups> {
     pub fn find() -> Result<Hierarchy<RealCgroups>, CgroupError> {
         Hierarchy::find_in(&crate::proc::RealProc, RealCgroups)
     }
+
+    /// The tree that has the CPU controller.
+    pub fn find_cpu() -> Result<Hierarchy<RealCgroups>, CgroupError> {
+        Hierarchy::find_of(CPU, &crate::proc::RealProc, RealCgroups)
+    }
 }
 
 impl<F: CgroupFiles + Clone> Hierarchy<F> {
-    /// Finds the hierarchy by what `/proc` says.
+    /// Finds the hierarchy of memory by what `/proc` says.
     pub fn find_in(source: &impl ProcSource, files: F) -> Result<Hierarchy<F>, CgroupError> {
+        Hierarchy::find_of(MEMORY, source, files)
+    }
+
+    fn find_of(
+        controller: &'static str,
+        source: &impl ProcSource,
+        files: F,
+    ) -> Result<Hierarchy<F>, CgroupError> {
         let mounts = read_long_text(source, "/proc/self/mountinfo")?;
         let groups = read_long_text(source, "/proc/self/cgroup")?;
-        let has_memory = |root: &Path| {
+        let has_it = |root: &Path| {
             files
                 .read(&root.join("cgroup.controllers"))
-                .is_ok_and(|list| list.split_whitespace().any(|name| name == "memory"))
+                .is_ok_and(|list| list.split_whitespace().any(|name| name == controller))
         };
-        let mount = parse::memory_mount(&mounts, has_memory).ok_or(CgroupError::NoController)?;
-        let own = parse::own_group(&groups, mount.version).unwrap_or("/");
+        let mount = parse::mount_of(controller, &mounts, has_it);
+        let mount = mount.ok_or(CgroupError::NoController(controller))?;
+        let own = parse::own_group(controller, &groups, mount.version).unwrap_or("/");
         // In a container the mount may show only a part of the tree.
         let below = own.strip_prefix(mount.shows.as_str()).unwrap_or(own);
         Ok(Hierarchy {
+            controller,
             version: mount.version,
             own: PathBuf::from(below.trim_start_matches('/')),
             root: mount.root,
@@ -123,7 +145,7 @@ impl<F: CgroupFiles + Clone> Hierarchy<F> {
         if self.version == Version::V2 {
             // Children get the controller only where their parent hands it down.
             let control = self.root.join(parent).join("cgroup.subtree_control");
-            self.write(&control, "+memory")?;
+            self.write(&control, &format!("+{}", self.controller))?;
         }
         let below = parent.join(name);
         let path = self.root.join(&below);

@@ -1,4 +1,4 @@
-//! Where the memory controller is mounted and which group we are in, from the texts of `/proc`.
+//! Where a controller is mounted and which group we are in, from the texts of `/proc`.
 //!
 //! Invariant: pure functions of text. Known limit: of several mounts of the same controller the
 //! first counts.
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Version;
 
-/// A mount of the memory controller.
+/// A mount of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) version: Version,
@@ -16,16 +16,18 @@ pub(super) struct Mount {
     pub(super) shows: String,
 }
 
-/// Version 1 where it has the controller, else version 2 if `has_memory` says it does.
-pub(super) fn memory_mount(mountinfo: &str, has_memory: impl Fn(&Path) -> bool) -> Option<Mount> {
+/// Version 1 where it has the controller, else version 2 if `has_it` says it does.
+pub(super) fn mount_of(
+    controller: &str,
+    mountinfo: &str,
+    has_it: impl Fn(&Path) -> bool,
+) -> Option<Mount> {
     let mounts = || mountinfo.lines().filter_map(parse_mount);
     mounts()
         .find(|(mount, options)| {
-            mount.version == Version::V1 && options.split(',').any(|option| option == "memory")
+            mount.version == Version::V1 && options.split(',').any(|option| option == controller)
         })
-        .or_else(|| {
-            mounts().find(|(mount, _)| mount.version == Version::V2 && has_memory(&mount.root))
-        })
+        .or_else(|| mounts().find(|(mount, _)| mount.version == Version::V2 && has_it(&mount.root)))
         .map(|(mount, _)| mount)
 }
 
@@ -62,12 +64,16 @@ fn unescape(text: &str) -> String {
 }
 
 /// Our group: the line `4:memory:/path` of version 1, `0::/path` of version 2.
-pub(super) fn own_group(cgroup: &str, version: Version) -> Option<&str> {
+pub(super) fn own_group<'a>(
+    controller: &str,
+    cgroup: &'a str,
+    version: Version,
+) -> Option<&'a str> {
     cgroup.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let ours = match version {
-            Version::V1 => controllers.split(',').any(|name| name == "memory"),
+            Version::V1 => controllers.split(',').any(|name| name == controller),
             Version::V2 => number == "0" && controllers.is_empty(),
         };
         ours.then_some(path)
@@ -88,32 +94,34 @@ mod tests {
 
     #[test]
     fn the_version_with_the_controller_is_found() {
-        let mount = memory_mount(HYBRID, |_| true).unwrap();
+        let mount = mount_of("memory", HYBRID, |_| true).unwrap();
         assert_eq!(mount.version, Version::V1);
         assert_eq!(mount.root, Path::new("/sys/fs/cgroup/memory"));
         assert_eq!(
-            own_group("4:memory:/a/b\n0::/c\n", Version::V1),
+            own_group("memory", "4:memory:/a/b\n0::/c\n", Version::V1),
             Some("/a/b")
         );
         assert_eq!(
-            own_group("4:memory:/a/b\n0::/c:d\n", Version::V2),
+            own_group("memory", "4:memory:/a/b\n0::/c:d\n", Version::V2),
             Some("/c:d")
         );
+        let mount = mount_of("cpu", HYBRID, |_| true).unwrap();
+        assert_eq!(mount.root, Path::new("/sys/fs/cgroup/cpu"));
         let v2 = "40 25 0:29 /docker/x /sys/fs/my\\040groups rw - cgroup2 cgroup2 rw\n";
-        let mount = memory_mount(v2, |_| true).unwrap();
+        let mount = mount_of("memory", v2, |_| true).unwrap();
         assert_eq!(mount.root, Path::new("/sys/fs/my groups"));
         assert_eq!(
             (mount.version, mount.shows.as_str()),
             (Version::V2, "/docker/x")
         );
-        assert_eq!(memory_mount(v2, |_| false), None);
+        assert_eq!(mount_of("memory", v2, |_| false), None);
     }
 
     proptest! {
         #[test]
         fn no_text_makes_parsing_fail(text: String) {
-            memory_mount(&text, |_| true);
-            own_group(&text, Version::V1);
+            mount_of("memory", &text, |_| true);
+            own_group("memory", &text, Version::V1);
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::ui::{self, Table};
 use muninn_cluster::agent::{Agent, AgentError, MemoryServer, Settings};
 use muninn_cluster::channel::Channel;
 use muninn_cluster::message::{FromAgent, NodeState, ToAgent};
+use muninn_cluster::profiles::Measured;
 use muninn_net::Key;
 use muninn_policy::rebalance::Policy;
 use muninn_sys::proc::{self, RealProc, read_text};
@@ -81,6 +82,10 @@ pub struct Args {
     /// File with the key that jobs of this node use, whose users can read it [default: that of --key-file]
     #[arg(long, value_name = "PATH")]
     pub job_key_file: Option<PathBuf>,
+
+    /// Profiles of jobs by name, as 'muninn profile' writes them: they go before what was learned
+    #[arg(long, value_name = "FILE")]
+    pub profiles: Option<PathBuf>,
 
     /// How memory is divided: memory-time, variable, uniform
     #[arg(long, value_name = "NAME", default_value = "memory-time")]
@@ -182,6 +187,7 @@ pub fn run(args: &Args) -> Outcome {
         key_file: job_key.map(std::path::absolute).transpose()?,
         key,
         coordinator: args.coordinator.clone(),
+        measured: measured(args.profiles.as_deref())?,
         servers: args.server.iter().map(ToString::to_string).collect(),
         own_servers: own_servers.clone(),
     };
@@ -234,6 +240,18 @@ fn say(json: bool, event: &Event<'_>, human: impl FnOnce() -> String) {
 
 fn refused(error: AgentError) -> Failure {
     Failure::new(Exit::Failed, error)
+}
+
+/// The profiles of a file, for an agent or a coordinator.
+pub fn measured(path: Option<&Path>) -> Result<Measured, Failure> {
+    let Some(path) = path else {
+        return Ok(Measured::default());
+    };
+    let refused = |error: &dyn std::fmt::Display| {
+        Failure::usage(format!("--profiles {}: {error}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+    Measured::parse(&text).map_err(|error| refused(&error))
 }
 
 /// Without a key nothing leaves this machine: whoever is out there could say anything.

@@ -4,6 +4,7 @@
 pub mod apps;
 pub mod arena;
 pub mod bare;
+pub mod cluster;
 pub mod heap;
 pub mod net;
 pub mod paging;
@@ -29,6 +30,8 @@ pub enum Bench {
     Volume(volume::Args),
     /// The managed heap and its collectors, beside Java's
     Heap(heap::Args),
+    /// A queue of real jobs on a small Slurm rack, with and without far memory
+    Cluster(Box<cluster::Args>),
 }
 
 pub fn run(bench: &Bench) -> Outcome {
@@ -39,6 +42,7 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Wic(args) => wic::run(args),
         Bench::Volume(args) => volume::run(args),
         Bench::Heap(args) => heap::run(args),
+        Bench::Cluster(args) => cluster::run(args),
     }
 }
 

@@ -13,8 +13,10 @@ function slurm_job_submit(job, partitions, uid)
       return slurm.ERROR
    end
    local begin = job.begin_time or 0
-   job.admin_comment = string.format("muninn:mem=%d;far=%s;begin=%d;profile=%s", mem, far, begin,
-      name:match("^[%w._-]+$") or "")
+   -- The coordinator binds the job to a node; these are those that the user wants.
+   local nodes = (job.req_nodes or ""):match("^[%w._,%[%]-]+$") or ""
+   job.admin_comment = string.format("muninn:mem=%d;far=%s;begin=%d;profile=%s;nodes=%s", mem, far, begin,
+      name:match("^[%w._-]+$") or "", nodes)
    env["MUNINN_PEAK"] = string.format("%dMiB", mem)
    job.pn_min_memory = math.min(mem, LARGEST)
    job.begin_time = math.max(begin, os.time() + DEAD_MAN)

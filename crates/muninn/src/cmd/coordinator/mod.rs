@@ -57,6 +57,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", requires = "server")]
     pub far: Option<Bytes>,
 
+    /// Profiles of jobs by name, as 'muninn profile' writes them: they go before what agents have learned
+    #[arg(long, value_name = "FILE")]
+    pub profiles: Option<PathBuf>,
+
     /// Let Slurm's jobs start when there is room, near and far
     #[arg(long)]
     pub slurm: bool,
@@ -106,6 +110,7 @@ pub fn run(args: &Args) -> Outcome {
         state: args.state.clone(),
         servers: args.server.iter().map(ToString::to_string).collect(),
         far: args.far.unwrap_or(Bytes::ZERO),
+        measured: super::agent::measured(args.profiles.as_deref())?,
     };
     let scheduler = args.slurm.then(|| {
         let options = Options {

@@ -14,7 +14,7 @@ use crate::launched::{self, Launched};
 use crate::ui;
 use muninn_sys::proc::{self, RealProc};
 use muninn_types::{Bytes, Percent};
-use output::{Measured, Point};
+pub use output::{Measured, Point};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -84,43 +84,18 @@ pub fn run(args: &Args) -> Outcome {
     let launched = Launched::new(options(args), args.command.clone())?.interruptible()?;
     let bar = ui::progress((ratios.len() as u64 + 1) * u64::from(args.repeat), "");
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let all = proc::meminfo(&RealProc).map_err(Failure::failed)?.total;
-    let measure = |limit: Bytes, label: String| -> Result<Vec<Report>, Failure> {
-        bar.set_message(label);
-        let mut reports = Vec::new();
-        for _ in 0..args.repeat {
-            let report = launched.run(&limit.to_string(), Stdio::null())?;
-            reports.push(succeeded(report, limit)?);
-            bar.inc(1);
-        }
-        Ok(reports)
-    };
-    let full = measure(all, "all memory local".to_string())?;
-    let peak = Bytes(
-        full.iter()
-            .map(|report| report.peak_bytes)
-            .max()
-            .unwrap_or(0),
-    );
-    check_peak(peak, &ratios)?;
-    let mut points = vec![Point::new(1.0, &full)];
-    for ratio in ratios {
-        let reports = measure(ratio.of(peak), format!("{ratio} of memory local"))?;
-        points.push(Point::new(ratio.ratio(), &reports));
-    }
-    bar.finish_and_clear();
     let name = args.name.clone();
-    let measured = Measured {
+    let runs = Runs {
+        launched: &launched,
+        command: &args.command,
         name: name.unwrap_or_else(|| launched::name(&args.command)),
-        command: args
-            .command
-            .iter()
-            .map(|w| w.to_string_lossy().into())
-            .collect(),
-        peak,
-        cores: args.cores.unwrap_or_else(|| points[0].cores_busy()),
-        points,
+        ratios,
+        repeat: args.repeat,
+        headroom: Bytes::ZERO,
+        cores: args.cores,
     };
+    let measured = runs.measure(&|label| bar.set_message(label), &|| bar.inc(1))?;
+    bar.finish_and_clear();
     let out = args.out.clone();
     let out =
         out.unwrap_or_else(|| PathBuf::from(format!("profile-{}.toml", measured.file_name())));
@@ -135,6 +110,63 @@ pub fn run(args: &Args) -> Outcome {
         ui::print_out(&measured.describe(&out, &plot)?);
     }
     Ok(())
+}
+
+/// The runs of which a profile is made.
+#[derive(Debug)]
+pub struct Runs<'a> {
+    pub launched: &'a Launched,
+    pub command: &'a [OsString],
+    pub name: String,
+    /// Shares of the peak, from large to small, all of them below 1.
+    pub ratios: Vec<Percent>,
+    pub repeat: u32,
+    /// Counted as memory of the job beside its peak.
+    pub headroom: Bytes,
+    pub cores: Option<u32>,
+}
+
+impl Runs<'_> {
+    /// All memory local first, which tells the peak, then each share of it. `next` hears what is run, `done`
+    /// of each run that is over.
+    pub fn measure(&self, next: &dyn Fn(String), done: &dyn Fn()) -> Result<Measured, Failure> {
+        let all = proc::meminfo(&RealProc).map_err(Failure::failed)?.total;
+        let full = self.at(all, "all memory local".to_string(), next, done)?;
+        let peak = full.iter().map(|report| report.peak_bytes).max();
+        let peak = Bytes(peak.unwrap_or(0)) + self.headroom;
+        check_peak(peak, &self.ratios)?;
+        let mut points = vec![Point::new(1.0, &full)];
+        for ratio in &self.ratios {
+            let label = format!("{ratio} of memory local");
+            let reports = self.at(ratio.of(peak), label, next, done)?;
+            points.push(Point::new(ratio.ratio(), &reports));
+        }
+        let words = self.command.iter();
+        Ok(Measured {
+            name: self.name.clone(),
+            command: words.map(|w| w.to_string_lossy().into()).collect(),
+            peak,
+            cores: self.cores.unwrap_or_else(|| points[0].cores_busy()),
+            points,
+        })
+    }
+
+    fn at(
+        &self,
+        limit: Bytes,
+        label: String,
+        next: &dyn Fn(String),
+        done: &dyn Fn(),
+    ) -> Result<Vec<Report>, Failure> {
+        next(label);
+        let mut reports = Vec::new();
+        for _ in 0..self.repeat {
+            let report = self.launched.run(&limit.to_string(), Stdio::null())?;
+            reports.push(succeeded(report, limit)?);
+            done();
+        }
+        Ok(reports)
+    }
 }
 
 /// From large to small, each once.

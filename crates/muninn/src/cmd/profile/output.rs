@@ -104,7 +104,7 @@ impl Measured {
     }
 
     /// What `catalogue::parse` reads.
-    fn toml(&self) -> Result<String, Failure> {
+    pub fn toml(&self) -> Result<String, Failure> {
         let list = |values: &[f64]| {
             let texts: Vec<String> = values.iter().map(|v| format!("{v:?}")).collect();
             format!("[{}]", texts.join(", "))

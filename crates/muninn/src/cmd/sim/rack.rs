@@ -1,6 +1,7 @@
 //! `muninn sim rack`: what far memory does to the makespan of a rack (Cluster Far Memory).
 
 mod figure;
+mod racks;
 mod report;
 
 use crate::failure::{Exit, Failure, Outcome};
@@ -20,6 +21,7 @@ Examples:
   muninn sim rack --seed 1
   muninn sim rack --mix quicksort=67,kmeans=1,memcached=5,linpack=15,spark=2,tf-inception=10 --far 1536GiB
   muninn sim rack --m2c 1.4 --configs far+0,far+11,far+33 --admission eager,head-start
+  muninn sim rack --racks 1,10,100,1000 --far +33% --jobs 1200
   muninn sim rack --testbed --far +33% --m2c 1.4-1.8 --policy uniform,variable,memory-time
   muninn sim rack --figure 4.7 --plot charts/
 
@@ -125,6 +127,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 
+    /// So many racks with one stream of jobs, and what their coordinators cost; takes one far configuration,
+    /// and ranges of m2c that racks' users have in turn
+    #[arg(long, value_name = "N,…", value_delimiter = ',', conflicts_with_all = ["mix", "figure"])]
+    pub racks: Vec<u32>,
+
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
@@ -137,6 +144,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let kinds = kinds(args)?;
     let plan = plan(args, &kinds).map_err(Failure::usage)?;
+    if !args.racks.is_empty() {
+        return racks::run(&args.racks, &plan, args.json, args.plot.as_deref());
+    }
     let workloads = match &plan.source {
         Source::Given(_) => 1,
         Source::Drawn {

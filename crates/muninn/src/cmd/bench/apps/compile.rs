@@ -1,6 +1,6 @@
 //! `gcc` over one large source: a driver, a compiler and an assembler, one after the other.
 
-use super::program::{Measured, Program, digest, works};
+use super::program::{Measured, Program, digest, quoted, works};
 use crate::cmd::bench::arena::{Arena, Backend, Job};
 use crate::failure::Failure;
 use muninn_types::{Bytes, SplitMix64};
@@ -80,5 +80,14 @@ impl Program for Compile {
         let ran = arena.run(backend, limit, &job)?;
         let sum = |_: &_| digest(&output).ok();
         Ok(vec![Measured::of_run("compile", &ran, sum)])
+    }
+
+    fn script(&self) -> Option<String> {
+        let input = self.words.last()?;
+        let input = quoted(&[input]);
+        let object = r#""$PLACE/large.o""#;
+        Some(format!(
+            "gcc -O1 -c -o {object} {input} && cksum < {object}"
+        ))
     }
 }

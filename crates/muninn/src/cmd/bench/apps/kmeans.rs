@@ -1,6 +1,6 @@
 //! k-means of scikit-learn over a numpy array: whole passes over large arrays.
 
-use super::program::{Measured, Program, by_output, works};
+use super::program::{Measured, Program, by_output, quoted, works};
 use crate::cmd::bench::arena::{Arena, Backend, Job};
 use crate::failure::Failure;
 use muninn_types::Bytes;
@@ -59,5 +59,10 @@ impl Program for KMeans {
             ..Job::new(self.words.clone())
         };
         by_output("kmeans", arena, backend, limit, &job)
+    }
+
+    fn script(&self) -> Option<String> {
+        let words = quoted(&self.words);
+        Some(format!("OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 {words}"))
     }
 }

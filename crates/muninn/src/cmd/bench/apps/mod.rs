@@ -108,7 +108,8 @@ struct Results<'a> {
     skipped: &'a [Skipped],
 }
 
-fn known(name: &str) -> Option<Box<dyn Program>> {
+/// A program by its name.
+pub fn known(name: &str) -> Option<Box<dyn Program>> {
     Some(match name {
         "sort" => Box::new(sort::Sort::default()),
         "sort-in-memory" => Box::new(sort::Sort::in_memory()),

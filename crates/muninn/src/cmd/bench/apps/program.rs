@@ -25,6 +25,18 @@ pub trait Program {
         limit: Bytes,
         patience: Duration,
     ) -> Result<Vec<Measured>, Failure>;
+
+    /// The same as lines for a shell that end with the result on standard output. Many may run at once,
+    /// each with a folder of its own in `$PLACE`. `None`: it can only be measured from outside.
+    fn script(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Words as a shell takes them apart again.
+pub fn quoted<S: AsRef<str>>(words: &[S]) -> String {
+    let one = |word: &S| format!("'{}'", word.as_ref().replace('\'', r"'\''"));
+    words.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
 /// What a program waited for, in a whole run.
@@ -200,6 +212,16 @@ mod tests {
         assert_eq!(Faults::of(&ran), Some(Faults::Major(5)));
         ran.major_faults = None;
         assert_eq!(Faults::of(&ran), None);
+    }
+
+    #[test]
+    fn a_shell_takes_words_apart_as_they_were() {
+        let words = ["printf", "%s|", "a b", "it's", "", "$HOME"];
+        let output = Command::new("sh")
+            .args(["-c", &quoted(&words)])
+            .output()
+            .unwrap();
+        assert_eq!(output.stdout, b"a b|it's||$HOME|");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! writes one value to every key, so pages become compressible by the end, which helps zram.
 
 use super::client::{Server, Step, finish, step};
-use super::program::{Measured, Program, works};
+use super::program::{Measured, Program, quoted, works};
 use crate::cmd::bench::arena::{Arena, Backend, Job};
 use crate::failure::Failure;
 use muninn_types::{Bytes, SplitMix64};
@@ -99,6 +99,21 @@ impl Program for Redis {
         };
         let results = session.measure(self);
         finish("redis", running, results)
+    }
+
+    fn script(&self) -> Option<String> {
+        let load = quoted(&[self.load.to_str()?]);
+        let (keys, requests) = (self.keys, (self.keys / 2).clamp(1000, 200_000));
+        Some(format!(
+            r#"redis-server --port 0 --unixsocket "$PLACE/s" --save "" --appendonly no --enable-debug-command yes \
+    --dir "$PLACE" > "$PLACE/log" &
+until redis-cli -s "$PLACE/s" ping > "$PLACE/ping" 2>&1; do sleep 0.1; done
+redis-cli -s "$PLACE/s" --pipe < {load} > "$PLACE/loaded"
+redis-benchmark -s "$PLACE/s" -n {requests} -r {keys} -c 4 --csv -t get > "$PLACE/asked"
+redis-cli -s "$PLACE/s" debug digest
+redis-cli -s "$PLACE/s" shutdown nosave
+wait"#
+        ))
     }
 }
 

@@ -4,7 +4,7 @@
 //! sets) and sorts in pieces where the file is larger. Told to sort all of it in memory (`-S`), it has
 //! one pass in, comparisons all over, one pass out.
 
-use super::program::{Measured, Program, digest, works, write_lines};
+use super::program::{Measured, Program, digest, quoted, works, write_lines};
 use crate::cmd::bench::arena::{Arena, Backend, Job};
 use crate::failure::Failure;
 use muninn_types::Bytes;
@@ -71,5 +71,13 @@ impl Program for Sort {
         Ok(vec![Measured::of_run(self.name(), &ran, |_| {
             digest(&output).ok()
         })])
+    }
+
+    fn script(&self) -> Option<String> {
+        // To no file of its own: the lines go straight to the sum.
+        let output = self.words.iter().position(|word| word == "-o")?;
+        let (before, after) = self.words.split_at(output);
+        let words = [before, after.get(2..)?].concat();
+        Some(format!("LC_ALL=C {} | cksum", quoted(&words)))
     }
 }
