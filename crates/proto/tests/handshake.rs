@@ -285,7 +285,7 @@ fn another_version_is_named_on_both_sides() {
     let error = handshake.handle(&header, frames.body()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 4, this client 9: use the same release of muninn on \
+        "the server speaks protocol version 5, this client 9: use the same release of muninn on \
          both sides"
     );
     // And a client that meets a server of another version sees it in the header.
@@ -295,7 +295,7 @@ fn another_version_is_named_on_both_sides() {
     let error = muninn_proto::client::HandshakeError::from(error);
     assert_eq!(
         error.to_string(),
-        "the server speaks protocol version 7, this client 4: use the same release of muninn on \
+        "the server speaks protocol version 7, this client 5: use the same release of muninn on \
          both sides"
     );
 }

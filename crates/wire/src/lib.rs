@@ -1,4 +1,4 @@
-//! The messages of the Muninn protocol, versions 3 and 4, byte by byte as `docs/PROTOCOL.md` has them.
+//! The messages of the Muninn protocol, versions 3 to 5, byte by byte as `docs/PROTOCOL.md` has them.
 //!
 //! A frame is a fixed 32-byte header, a small body and, for data, a payload. Everything is
 //! little-endian. Decoding never panics and never allocates from a length it has not checked: a
@@ -14,6 +14,7 @@ mod message;
 mod seg;
 mod service;
 mod status;
+mod wics;
 
 pub use codec::{DecodeError, ShortText};
 pub use error::{ErrorCode, Refusal};
@@ -29,14 +30,20 @@ pub use message::{
 pub use seg::{Seg, Segs};
 pub use service::{Call, Called, MAX_ARGS, MAX_LOCKS, Opening, ServiceInfo, place_of};
 pub use status::{ClassTraffic, ServerStatus, ServiceStatus, SessionStatus, StatusPage};
+pub use wics::{
+    FIRST_PUSHED, HASH_LEN, MAX_MODULE, MODULE_PART, ModuleHash, ModuleState, PushedInfo,
+    WicsReply, WicsRequest,
+};
 
 /// The latest version of the protocol. A client's hello says the latest that it speaks; a server that does not
 /// speak that refuses, and says its own.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The oldest version that is understood, and in which everything is written that was not changed since.
 pub const VERSION_MIN: u8 = 3;
 /// In this version a report says how much its session is asked to move away.
 pub const VERSION_ASKS: u8 = 4;
+/// From this version on functions can be pushed.
+pub const VERSION_WICS: u8 = 5;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 32;
 /// The most segments a scatter-gather request may name.

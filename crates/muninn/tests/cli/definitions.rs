@@ -3,12 +3,13 @@
 use crate::common::place;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "ctl",
     "profile",
     "serve",
     "nic",
+    "wics",
     "status",
     "drain",
     "doctor",
