@@ -90,8 +90,8 @@ pub fn body(bytes: &[u8]) {
                 push_signed(0x41, pick(1) as i32 as i64, &mut code);
                 code.extend_from_slice(&[0x40, 0, 0x1a]);
             }
-            n if n == 255 => code.extend_from_slice(&[0x03, 0x40, 0x0c, 0, 0x0b]),
-            n if n == 254 => code.push(0x00),
+            255 => code.extend_from_slice(&[0x03, 0x40, 0x0c, 0, 0x0b]),
+            254 => code.push(0x00),
             _ => code.push(0x01), // nothing
         }
     }
