@@ -53,6 +53,12 @@ pub enum Command {
     Serve(Box<cmd::serve::Args>),
     /// Run functions beside a memory server, on its memory
     Nic(cmd::nic::Args),
+    /// Functions that are given to a running server: push, list, remove, call
+    #[command(
+        subcommand,
+        after_help = "Example:\n  muninn wics push list.wasm --pool unix:/run/muninn.sock"
+    )]
+    Wics(cmd::wics::Wics),
     /// Change a job that 'muninn run' started, while it runs
     #[command(subcommand, after_help = "Example:\n  muninn ctl limit 4711 512MiB")]
     Ctl(cmd::ctl::Ctl),
@@ -110,6 +116,7 @@ pub fn main() -> ExitCode {
         Command::Run(_) => unreachable!("see above"),
         Command::Serve(args) => config().and_then(|config| cmd::serve::run(args, &config)),
         Command::Nic(args) => config().and_then(|config| cmd::nic::run(args, &config)),
+        Command::Wics(wics) => config().and_then(|config| cmd::wics::run(wics, &config)),
         Command::Status(args) => config().and_then(|config| cmd::status::run(args, &config)),
         Command::Top(args) => config().and_then(|config| cmd::top::run(args, &config)),
         Command::Dashboard(args) => config().and_then(|config| cmd::dashboard::run(args, &config)),

@@ -5,7 +5,7 @@
 //! misspelt `key-file` must never mean a server without a key.
 
 use crate::failure::Failure;
-use crate::hosting::WicChoice;
+use crate::hosting::{PushChoice, WicChoice};
 use crate::pool_list::Entry;
 use muninn_policy::evict::EvictPolicy;
 use muninn_policy::layout::Layout;
@@ -70,6 +70,7 @@ pub struct ServeTable {
     pub wic: Option<WicChoice>,
     pub wic_window: Option<usize>,
     pub wic_steps: Option<u32>,
+    pub wic_push: Option<PushChoice>,
 }
 
 /// The part of `[serve]` that says how functions are run.
@@ -281,6 +282,7 @@ mod tests {
             wic = "async"
             wic-window = 16
             wic-steps = 1000
+            wic-push = "clients"
 
             [client]
             pool = ["unix:/run/muninn.sock", "10.0.0.5:7000"]
@@ -300,6 +302,7 @@ mod tests {
         assert_eq!(serve.huge_pages, Some(HugeChoice::Required));
         assert_eq!(serve.weights["demand"], 64);
         assert_eq!(serve.wic, Some(WicChoice::Async));
+        assert_eq!(serve.wic_push, Some(PushChoice::Clients));
         assert_eq!(client.pool.0.len(), 2);
         assert_eq!(run.local.unwrap().0.to_string(), "25%");
         assert_eq!(run.evict, Some(Text(EvictPolicy::Sieve)));

@@ -2,8 +2,8 @@
 
 use crate::config::WicTable;
 use crate::failure::Failure;
-use muninn_wic::Upstream;
 use muninn_wic::local::{Limits, LocalHosts, Style};
+use muninn_wic::{Push, Upstream};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -24,6 +24,29 @@ pub enum WicChoice {
     Async,
     /// No functions
     Off,
+}
+
+/// `--wic-push`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PushChoice {
+    /// Nobody
+    Off,
+    /// Operators, who has the shared key, and at the Unix socket root and the server's own user
+    #[default]
+    Operators,
+    /// Clients too, for themselves
+    Clients,
+}
+
+impl From<PushChoice> for Push {
+    fn from(choice: PushChoice) -> Push {
+        match choice {
+            PushChoice::Off => Push::Off,
+            PushChoice::Operators => Push::Operators,
+            PushChoice::Clients => Push::Clients,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, clap::Args)]

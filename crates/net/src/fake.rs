@@ -199,6 +199,7 @@ impl State {
             Control::TakeOver => Err(refused(ErrorCode::NotPermitted, 0, 0)),
             Control::Open(_) => Err(refused(ErrorCode::NoService, 0, 0)),
             Control::Resolve { .. } => Err(refused(ErrorCode::NoWic, 0, 0)),
+            Control::Wics(_) => Err(refused(ErrorCode::NoWic, 0, 0)),
             Control::Agent(_) => Err(refused(ErrorCode::NoAgent, 0, 0)),
             Control::Status { .. } => Ok(Answer::Status(Box::default())),
         }

@@ -19,7 +19,7 @@ use muninn_sys::{clock, proc, rand};
 use muninn_types::{Bytes, Class, GrantId, LaneId, LaneKind, Nanos, SessionId};
 use muninn_wire::{
     DrainReport, ErrorCode, GrantInfo, MAX_GRANTS, Notice, Refusal, ShortText, StatusPage,
-    Transport as Wire, VERSION,
+    Transport as Wire, VERSION, WicsReply, WicsRequest,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -802,6 +802,14 @@ impl Observer {
         self.ask(Control::TakeOver)?;
         let closed = || NetError::HandshakeClosed(self.core.address.clone());
         self.lane.lane.take_stream().ok_or_else(closed)
+    }
+
+    /// About functions that are pushed.
+    pub fn wics(&mut self, request: WicsRequest) -> Result<WicsReply, NetError> {
+        match self.ask(Control::Wics(request))? {
+            Answer::Wics(reply) => Ok(reply),
+            _ => unreachable!("what is asked about functions is answered so"),
+        }
     }
 
     fn report(&mut self, control: Control) -> Result<DrainReport, NetError> {

@@ -20,6 +20,13 @@
 //! trials were more than [`Config::share`] of all calls. The pause doubles with every trial lost. When the incumbent's
 //! own cost changes, the others are tried again sooner.
 //!
+//! Before the load follows, a trial sends one call: where a single one takes far longer than the mean at the
+//! incumbent ([`Config::probe`]), many would only queue up behind each other; that is what a function does
+//! that takes locks one message at a time. And a place is not tried at all while it is known that it cannot
+//! be good: accesses times the round trip of each are more than the whole call takes elsewhere
+//! ([`Chooser::expect`]). Whoever has several choosers lets one of them try at a time
+//! ([`Chooser::choose_if`]): two trials at once measure each other.
+//!
 //! The time of a call is to be taken until its caller can have the result. Whoever leaves the end of the
 //! way out makes a place look good that does many calls in a row before it hands out the first.
 //!
@@ -78,6 +85,9 @@ pub struct Config {
     pub share: f64,
     /// A trial ends before its time when the place is worse by this factor in two windows.
     pub hopeless: f64,
+    /// One call goes ahead of a trial, and ends it if it takes longer than at the incumbent by this factor;
+    /// infinite: none does.
+    pub probe: f64,
     /// The incumbent's cost changed by this factor: everything is tried again sooner.
     pub change: f64,
 }
@@ -94,6 +104,7 @@ impl Default for Config {
             regret: 0.01,
             share: 0.02,
             hopeless: 2.0,
+            probe: 4.0,
             change: 1.5,
         }
     }
@@ -123,6 +134,8 @@ struct Known<P> {
     under_way: u64,
     /// Not to be tried again before so many calls have ended.
     next_trial: u64,
+    /// What a call takes there at least, as far as is known.
+    floor: f64,
 }
 
 /// Waits until the load has come to one place.
@@ -154,6 +167,8 @@ impl Settling {
 #[derive(Clone, Debug)]
 struct Trial {
     at: usize,
+    /// One call went ahead, and nothing follows before it is back.
+    probing: bool,
     settling: Settling,
     /// Calls that were under way when it began.
     before: u64,
@@ -225,6 +240,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             losses: 0,
             under_way: 0,
             next_trial: 0,
+            floor: 0.0,
         };
         Chooser {
             config,
@@ -268,6 +284,7 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
                 losses: 0,
                 under_way: 0,
                 next_trial: 0,
+                floor: 0.0,
             });
             self.known.len() - 1
         });
@@ -321,24 +338,48 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         self.under_way.clamp(u64::from(least), u64::from(most)) as usize
     }
 
+    /// Whether calls are, or one of them is, on trial somewhere.
+    pub fn is_trying(&self) -> bool {
+        self.trial.is_some()
+    }
+    /// Accesses of a call, over the last few.
+    pub fn accesses(&self) -> f64 {
+        self.accesses
+    }
+    /// A call takes at least so long at a place, whatever else.
+    pub fn expect(&mut self, place: P, at_least: Nanos) {
+        if let Some(at) = self.position(place) {
+            self.known[at].floor = at_least.0 as f64;
+        }
+    }
+
     /// Where the next call goes.
     pub fn choose(&mut self) -> P {
-        let at = self.next();
+        self.choose_if(true)
+    }
+    /// The same; a trial begins only if it may.
+    pub fn choose_if(&mut self, may_try: bool) -> P {
+        let at = self.next(may_try);
         self.under_way += 1;
         self.known[at].under_way += 1;
         self.known[at].place
     }
 
-    fn next(&mut self) -> usize {
+    fn next(&mut self, may_try: bool) -> usize {
         if let Some(trial) = &mut self.trial {
+            if trial.probing {
+                return self.incumbent;
+            }
             trial.sent += 1;
             return trial.at;
         }
-        if self.fresh >= self.config.windows
+        if may_try
+            && self.fresh >= self.config.windows
             && let Some(at) = self.due()
         {
             self.trial = Some(Trial {
                 at,
+                probing: self.config.probe.is_finite(),
                 settling: Settling::Coming,
                 before: self.under_way,
                 window: self.window(),
@@ -358,9 +399,14 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
 
     /// The place whose trial is due for the longest time.
     fn due(&self) -> Option<usize> {
+        let own = self.known[self.incumbent].cost.unwrap_or(f64::MAX);
         let due = |at: &usize| {
             let known = &self.known[*at];
-            *at != self.incumbent && known.available && known.next_trial <= self.calls
+            let may_be_good = known.floor <= own * self.config.hopeless;
+            *at != self.incumbent
+                && known.available
+                && may_be_good
+                && known.next_trial <= self.calls
         };
         let all = (0..self.known.len()).filter(due);
         all.min_by_key(|at| self.known[*at].next_trial)
@@ -397,6 +443,22 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
         let settle = self.config.settle;
         match &mut self.trial {
             Some(trial) => {
+                if trial.at == at && trial.probing {
+                    let own = self.known[self.incumbent].cost.unwrap_or(f64::MAX);
+                    if took > own * self.config.probe {
+                        trial.ended = 1;
+                        trial.sum = took;
+                        self.judge(took, now);
+                        return;
+                    }
+                    // It may be good: all the others follow.
+                    trial.probing = false;
+                    trial.before = self.under_way;
+                    return;
+                }
+                if trial.probing {
+                    return;
+                }
                 if trial.at == at {
                     trial.ended += 1;
                     trial.sum += took;
@@ -475,7 +537,10 @@ impl<P: Copy + PartialEq + fmt::Display> Chooser<P> {
             return;
         };
         let own = self.known[self.incumbent].cost.unwrap_or(cost);
-        let calls = trial.ended.max(trial.window as u64) as f64;
+        let calls = match trial.probing {
+            true => 1.0,
+            false => trial.ended.max(trial.window as u64) as f64,
+        };
         let pause = |worse: f64| {
             let worse = worse.clamp(0.0, WORSE_MAX);
             calls * (worse / self.config.regret).max(1.0 / self.config.share)

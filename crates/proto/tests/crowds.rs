@@ -115,7 +115,7 @@ fn a_machine_is_one_source_however_it_calls_itself() {
 struct AllAlive;
 
 impl Surroundings for AllAlive {
-    fn find_wic(&self, _: &str, _: u32) -> Result<u32, Option<u32>> {
+    fn find_wic(&self, _: &str, _: &str, _: u32) -> Result<u32, Option<u32>> {
         Err(None)
     }
     fn is_alive(&self, _: i32) -> bool {

@@ -16,7 +16,7 @@ struct Around {
 }
 
 impl Surroundings for Around {
-    fn find_wic(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
+    fn find_wic(&self, _owner: &str, name: &str, version: u32) -> Result<u32, Option<u32>> {
         match (name, version) {
             ("walk", 2) => Ok(9),
             ("walk", _) => Err(Some(2)),

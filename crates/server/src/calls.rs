@@ -6,10 +6,10 @@
 //! dropped by one thread. Without a factory every call is refused.
 
 use crate::segment::MemfdBacking;
-use muninn_proto::server::{CallerOf, Peer, Service, Shard, Surroundings};
+use muninn_proto::server::{CallerOf, Peer, Pusher, Service, Shard, Surroundings};
 use muninn_sys::signal::PidFd;
 use muninn_types::{ConnId, Nanos};
-use muninn_wire::{Called, ErrorCode, Refusal};
+use muninn_wire::{Called, ErrorCode, FIRST_PUSHED, Refusal, WicsReply, WicsRequest};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,14 @@ const STALL_PAUSE: Duration = Duration::from_micros(50);
 
 /// Makes hosts, and knows what they can run.
 pub trait CallFactory: fmt::Debug + Send + Sync {
-    /// The number of a function, or the version that is there instead.
-    fn find(&self, name: &str, version: u32) -> Result<u32, Option<u32>>;
+    /// The number of a function that `owner` may call, or the version that is there instead.
+    fn find(&self, owner: &str, name: &str, version: u32) -> Result<u32, Option<u32>>;
+    /// What somebody wants of functions that are pushed.
+    fn wics(&self, by: &Pusher<'_>, request: &WicsRequest) -> Result<WicsReply, Refusal> {
+        let _ = (by, request);
+        let refusal = Refusal::new(ErrorCode::NotPermitted);
+        Err(refusal.remark("this server takes no functions from others"))
+    }
     /// The host of event loop `index`, made on its thread.
     fn host(&self, index: usize) -> Box<dyn CallHost>;
 }
@@ -47,6 +53,12 @@ pub trait CallHost {
         now: Nanos,
     ) -> Result<(), Refusal>;
 
+    /// Whether sessions of `owner` may call a function that was pushed.
+    fn may_call(&self, number: u32, owner: &str) -> bool {
+        let _ = (number, owner);
+        true
+    }
+
     /// Runs calls for a bounded time, and shows those that have ended. False: all that are left wait
     /// for somebody else.
     fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool;
@@ -60,10 +72,16 @@ pub trait CallHost {
 pub(crate) struct Around(pub Option<Arc<dyn CallFactory>>);
 
 impl Surroundings for Around {
-    fn find_wic(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
+    fn find_wic(&self, owner: &str, name: &str, version: u32) -> Result<u32, Option<u32>> {
         match &self.0 {
-            Some(factory) => factory.find(name, version),
+            Some(factory) => factory.find(owner, name, version),
             None => Err(None),
+        }
+    }
+    fn wics(&self, by: &Pusher<'_>, request: &WicsRequest) -> Result<WicsReply, Refusal> {
+        match &self.0 {
+            Some(factory) => factory.wics(by, request),
+            None => Err(Refusal::new(ErrorCode::NoWic).remark("it runs no functions")),
         }
     }
     fn is_alive(&self, pid: i32) -> bool {
@@ -117,6 +135,12 @@ impl Calls {
             None => Err(Refusal::new(ErrorCode::NoWic)),
             Some(host) if host.under_way() >= CALLS_MAX => too_many(CALLS_MAX),
             Some(_) if of_source >= CALLS_OF_SOURCE => too_many(CALLS_OF_SOURCE),
+            Some(host)
+                if caller.wic >= FIRST_PUSHED
+                    && !host.may_call(caller.wic, shard.owner(caller.session)) =>
+            {
+                Err(Refusal::new(ErrorCode::NoWic))
+            }
             Some(host) => {
                 let service = shard.service(caller.session, caller.service);
                 host.submit(caller, service, args, now)

@@ -16,12 +16,13 @@ use syn::{
     ReturnType, Token, Type, TypeParamBound, parse_macro_input, parse_quote,
 };
 
-/// `version = 2`, `name = "…"`, `idempotent`.
+/// `version = 2`, `name = "…"`, `idempotent`, `locks`.
 #[derive(Default)]
 struct Options {
     version: Option<LitInt>,
     name: Option<LitStr>,
     idempotent: bool,
+    locks: bool,
 }
 
 impl Parse for Options {
@@ -39,8 +40,10 @@ impl Parse for Options {
                     options.name = Some(input.parse()?);
                 }
                 "idempotent" => options.idempotent = true,
+                "locks" => options.locks = true,
                 _ => {
-                    let message = "a WIC has the options version = N, name = \"…\" and idempotent";
+                    let message =
+                        "a WIC has the options version = N, name = \"…\", idempotent and locks";
                     return Err(Error::new(key.span(), message));
                 }
             }
@@ -168,6 +171,8 @@ fn expand(options: &Options, mut function: ItemFn) -> syn::Result<proc_macro2::T
     let one = LitInt::new("1", Span::call_site());
     let version = options.version.as_ref().unwrap_or(&one);
     let idempotent = options.idempotent;
+    let locks = options.locks;
+    let export = export_of(options, ident, version)?;
     let (visibility, attributes, body) = (&function.vis, &function.attrs, &function.block);
     let output = &function.sig.output;
     let held = format_ident!("__MemoryOf");
@@ -181,13 +186,44 @@ fn expand(options: &Options, mut function: ItemFn) -> syn::Result<proc_macro2::T
             const NAME: &'static str = #name;
             const VERSION: u32 = #version;
             const IDEMPOTENT: bool = #idempotent;
+            const LOCKS: bool = #locks;
             type Args = #args;
             type Reply = #reply;
             async fn run<#held: #bounds>(#memory: &#held, #pattern: Self::Args) #output #body
         }
 
         ::muninn_wic::register!(#ident);
+
+        // In a module of WebAssembly, by its name: there `muninn_wic` is `muninn-wic-guest`.
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            #[unsafe(export_name = #export)]
+            extern "C" fn call(len: i32) -> i64 {
+                ::muninn_wic::__call::<#ident>(len)
+            }
+        };
     })
+}
+
+/// As a module exports it: what it is called, which version, and whether it may be done twice.
+fn export_of(options: &Options, ident: &Ident, version: &LitInt) -> syn::Result<LitStr> {
+    let name = match &options.name {
+        Some(name) => name.value(),
+        None => {
+            let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+            format!("{package}.{ident}")
+        }
+    };
+    let version: u32 = version.base10_parse()?;
+    let idempotent = if options.idempotent {
+        " idempotent"
+    } else {
+        ""
+    };
+    Ok(LitStr::new(
+        &format!("{name}@{version}{idempotent}"),
+        Span::call_site(),
+    ))
 }
 
 /// Takes a step from the call's budget at each turn of a loop, as `#[wic]` does. For helpers whose

@@ -33,6 +33,9 @@ pub enum WicError {
     /// An access failed on its way: only where memory is reached over a network.
     #[error("an access failed: {0}")]
     Access(String),
+    /// A function that was pushed did what no module may.
+    #[error("the function was ended: {0}")]
+    Trapped(String),
 }
 
 impl WicError {
@@ -49,10 +52,11 @@ impl WicError {
             WicError::Reply => (8, 0),
             WicError::App(code) => (9, u64::from(*code)),
             WicError::Access(_) => (10, 0),
+            WicError::Trapped(_) => (11, 0),
         };
         let refusal = Refusal::with(ErrorCode::WicFailed, code, detail);
         match self {
-            WicError::Access(why) => refusal.remark(why),
+            WicError::Access(why) | WicError::Trapped(why) => refusal.remark(why),
             _ => refusal,
         }
     }
@@ -68,6 +72,7 @@ impl WicError {
             7 => WicError::Args,
             8 => WicError::Reply,
             9 => WicError::App(refusal.b as u32),
+            11 => WicError::Trapped(refusal.remark.to_string()),
             _ => WicError::Access(refusal.remark.to_string()),
         }
     }
@@ -129,6 +134,8 @@ pub enum CallError {
     Net(#[from] NetError),
     #[error("there is no nic: name the address that 'muninn nic' listens at")]
     NoNic,
+    #[error("the function's module cannot be used: {0}")]
+    Module(String),
     #[error("the reply makes no sense: client and server differ in the function's types")]
     BadReply,
 }
@@ -176,6 +183,7 @@ mod tests {
             WicError::Reply,
             WicError::App(77),
             WicError::Access("gone".to_string()),
+            WicError::Trapped("divided by zero".to_string()),
         ];
         for error in all {
             assert_eq!(WicError::from_refusal(&error.to_refusal()), error);

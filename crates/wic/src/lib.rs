@@ -32,19 +32,25 @@ pub mod alloc;
 pub mod apps;
 mod client;
 mod error;
+mod fetch;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod local;
 mod lock;
 mod memory;
 mod nic;
+mod pushed;
 mod registry;
 
 #[doc(hidden)]
 pub use inventory as __inventory;
 
-pub use client::{Call, Finished, Place, Service, ServiceOptions, Tuning};
+pub use client::{Call, CallBytes, Finished, Place, Remote, Service, ServiceOptions, Tuning};
 pub use error::{CallError, Ran, Side, WicError};
+pub use fetch::{FetchError as PushError, list as list_pushed, push};
 pub use lock::{WicGuard, WicLock};
 pub use memory::{Addr, Layout, Memory, Record};
 pub use muninn_wic_macros::{bounded, wic};
 pub use nic::Upstream;
-pub use registry::{Ended, Registry, Reply, Running, Wic, WicEntry};
+pub use pushed::{Exported, Module, ModuleError, Push, Pushed, Shelf};
+pub use registry::{Ended, Function, Registry, Reply, Running, Wic, WicEntry};

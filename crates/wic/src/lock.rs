@@ -61,6 +61,11 @@ impl<M: Memory> WicGuard<'_, M> {
         self.orphaned
     }
 
+    /// Whoever calls this sees to it that the lock is given back.
+    pub(crate) fn keep(mut self) {
+        self.held = false;
+    }
+
     pub async fn unlock(mut self) -> Result<(), WicError> {
         // If the call is ended while this is on its way the lock is freed once more, which does
         // nothing if it was free already: no other call ever has this one's holder.

@@ -5,12 +5,14 @@
 //! does is good while its session with the server lasts; locks it holds are freed by the server when
 //! its process is gone.
 
+use crate::fetch::{FetchError, fetch};
 use crate::local::Chunks;
 use crate::memory::Layout;
+use crate::pushed::Shelf;
 use muninn_net::{Answer, Control, NetError, SessionOptions, ShmSession, Transport};
 use muninn_sys::socket::Address;
 use muninn_types::ServiceId;
-use muninn_wire::{ErrorCode, GrantInfo, Opening, Refusal, ServiceInfo};
+use muninn_wire::{ErrorCode, GrantInfo, Opening, Refusal, ServiceInfo, WicsReply, WicsRequest};
 use std::collections::HashMap;
 use std::sync::atomic::{
     AtomicU64,
@@ -105,9 +107,41 @@ impl Upstream {
         }
     }
 
+    fn wics(&self, request: WicsRequest) -> Result<WicsReply, NetError> {
+        match self.session.call(Control::Wics(request), PATIENCE)? {
+            Answer::Wics(reply) => Ok(reply),
+            _ => unreachable!("what is asked about functions is answered so"),
+        }
+    }
+
+    /// Gets a function from the server that was pushed there, for those of `owner`. The thread waits for
+    /// it: a few milliseconds, for a module is short.
+    pub(crate) fn fetch(
+        &self,
+        shelf: &Shelf,
+        owner: &str,
+        name: &str,
+        version: u32,
+    ) -> Result<(), FetchError> {
+        let found = fetch(&mut |request| self.wics(request), owner, name, version)?;
+        let (info, bytes) = found;
+        let added = shelf.add(info.owner.as_str(), info.common, bytes);
+        added.map_err(|refusal| FetchError::Module(refusal.to_string()))
+    }
+
     /// Changes when services were forgotten: whoever kept what [`Upstream::chunks`] gave asks again.
     pub fn forgotten(&self) -> u64 {
         self.forgotten.load(Acquire)
+    }
+
+    /// Forgets functions that the server has no more; to be called now and then.
+    pub fn tidy_functions(&self, shelf: &Shelf) {
+        for hash in shelf.hashes() {
+            let state = self.wics(WicsRequest::Fetch { hash, offset: 0 });
+            if state.is_err_and(|error| error.is_refusal(ErrorCode::NoWic)) {
+                shelf.forget(&hash);
+            }
+        }
     }
 
     /// Forgets services that the server has ended; to be called now and then.

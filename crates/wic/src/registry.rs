@@ -8,6 +8,7 @@ use crate::client::FarMemory;
 use crate::error::WicError;
 use crate::local::LocalMemory;
 use crate::memory::Memory;
+use crate::pushed::Pushed;
 use muninn_wire::MAX_ARGS;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +21,8 @@ pub trait Wic: Copy + 'static {
     const VERSION: u32;
     /// Doing it twice is the same as doing it once: it is tried again after a failure.
     const IDEMPOTENT: bool;
+    /// It takes locks of its service: where Muninn chooses the place, all that do have the same one.
+    const LOCKS: bool = false;
     type Args: Serialize + DeserializeOwned + 'static;
     type Reply: Serialize + DeserializeOwned + 'static;
     fn run<M: Memory>(
@@ -95,6 +98,7 @@ pub struct WicEntry {
     pub name: &'static str,
     pub version: u32,
     pub idempotent: bool,
+    pub locks: bool,
     /// Starts it on memory that can be loaded from and stored to.
     pub start: fn(LocalMemory, &[u8]) -> Result<Running, WicError>,
     /// Starts it on memory over a network.
@@ -107,6 +111,7 @@ impl WicEntry {
             name: W::NAME,
             version: W::VERSION,
             idempotent: W::IDEMPOTENT,
+            locks: W::LOCKS,
             start: start::<W>,
             start_far: start_far::<W>,
         }
@@ -137,6 +142,62 @@ fn start_far<W: Wic>(mem: FarMemory, args: &[u8]) -> Result<Running, WicError> {
 }
 
 inventory::collect!(WicEntry);
+
+/// A function, however it came here.
+#[derive(Clone, Debug)]
+pub enum Function {
+    BuiltIn(WicEntry),
+    Pushed(Pushed),
+}
+
+impl Function {
+    pub fn name(&self) -> &str {
+        match self {
+            Function::BuiltIn(entry) => entry.name,
+            Function::Pushed(pushed) => &pushed.exported().name,
+        }
+    }
+    pub fn version(&self) -> u32 {
+        match self {
+            Function::BuiltIn(entry) => entry.version,
+            Function::Pushed(pushed) => pushed.exported().version,
+        }
+    }
+    pub fn idempotent(&self) -> bool {
+        match self {
+            Function::BuiltIn(entry) => entry.idempotent,
+            Function::Pushed(pushed) => pushed.exported().idempotent,
+        }
+    }
+    /// Whether it takes locks of its service.
+    pub fn locks(&self) -> bool {
+        match self {
+            Function::BuiltIn(entry) => entry.locks,
+            Function::Pushed(pushed) => pushed.module.locks(),
+        }
+    }
+    /// Whether two are the same function of the same source.
+    pub(crate) fn is(&self, other: &Function) -> bool {
+        let same_source = match (self, other) {
+            (Function::BuiltIn(_), Function::BuiltIn(_)) => true,
+            (Function::Pushed(a), Function::Pushed(b)) => a.module.hash() == b.module.hash(),
+            _ => false,
+        };
+        same_source && self.name() == other.name() && self.version() == other.version()
+    }
+    pub(crate) fn start(&self, mem: LocalMemory, args: &[u8]) -> Result<Running, WicError> {
+        match self {
+            Function::BuiltIn(entry) => (entry.start)(mem, args),
+            Function::Pushed(pushed) => pushed.start(mem, args),
+        }
+    }
+    pub(crate) fn start_far(&self, mem: FarMemory, args: &[u8]) -> Result<Running, WicError> {
+        match self {
+            Function::BuiltIn(entry) => (entry.start_far)(mem, args),
+            Function::Pushed(pushed) => pushed.start_far(mem, args),
+        }
+    }
+}
 
 /// All functions of this program, sorted by name.
 #[derive(Clone, Debug)]

@@ -85,6 +85,8 @@ codes! {
     TooManyHandshakes = 37 / "too-many-handshakes",
     /// Of what the server would have to remember for the client's source. Detail: the limit.
     TooMuchBeside = 38 / "too-much-beside",
+    /// That are kept here, or are on their way here. Detail: the limit.
+    TooManyModules = 39 / "too-many-modules",
 }
 
 /// A refusal as it travels: the code, two details and a remark.
@@ -261,7 +263,8 @@ impl fmt::Display for Refusal {
             ErrorCode::Stopping => write!(f, "the server is stopping"),
             ErrorCode::NoWic if self.a == 0 => write!(
                 f,
-                "the server has no function of that name: start one that was built with it"
+                "the server has no function of that name: push it ('muninn wics push'), or start one \
+                 that was built with it"
             ),
             ErrorCode::NoWic => write!(
                 f,
@@ -301,6 +304,12 @@ impl fmt::Display for Refusal {
                 f,
                 "the server remembers {a} for this client's address, as much as may be: close sessions, \
                  lanes or small grants"
+            ),
+            ErrorCode::TooManyModules => write!(
+                f,
+                "there are {} modules already, as many as may be: remove some, or wait for those that \
+                 are on their way",
+                self.a
             ),
             ErrorCode::TooManyHandshakes => write!(
                 f,

@@ -66,6 +66,8 @@ kinds! {
     Revoke = 21,
     /// The next process of a server asks for all that it has.
     TakeOver = 22,
+    /// Functions that are pushed: their own language.
+    Wics = 23,
     /// From the server, unasked.
     Notice = 32,
     HelloReply = 0x81,
@@ -90,6 +92,7 @@ kinds! {
     CallReply = 0x94,
     RevokeReply = 0x95,
     TakeOverReply = 0x96,
+    WicsReply = 0x97,
 }
 
 impl Kind {
@@ -120,6 +123,7 @@ impl Kind {
                 | Kind::Resolve
                 | Kind::Note
                 | Kind::Revoke
+                | Kind::Wics
         )
     }
 }

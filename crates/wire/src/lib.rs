@@ -14,6 +14,7 @@ mod message;
 mod seg;
 mod service;
 mod status;
+mod wics;
 
 pub use codec::{DecodeError, ShortText};
 pub use error::{ErrorCode, Refusal};
@@ -31,6 +32,10 @@ pub use service::{Call, Called, MAX_ARGS, MAX_LOCKS, Opening, ServiceInfo, place
 pub use status::{
     ClassTraffic, ServerStatus, ServerTimes, ServiceStatus, SessionStatus, StatusPage,
 };
+pub use wics::{
+    FIRST_PUSHED, HASH_LEN, MAX_MODULE, MODULE_PART, ModuleHash, ModuleState, PushedInfo,
+    WicsReply, WicsRequest,
+};
 
 /// The latest version of the protocol. A client's hello says the latest that it speaks; a server that does not
 /// speak that refuses, and says its own.
@@ -41,6 +46,8 @@ pub const VERSION_MIN: u8 = 3;
 pub const VERSION_ASKS: u8 = 4;
 /// In this version a status says how long requests took.
 pub const VERSION_TIMES: u8 = 5;
+/// From this version on functions can be pushed.
+pub const VERSION_WICS: u8 = 5;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 32;
 /// The most segments a scatter-gather request may name.

@@ -4,9 +4,10 @@ use crate::codec::{DecodeError, Reader, ShortText, Writer};
 use crate::frame::{Header, Kind, seal_frame};
 use crate::seg::{Seg, Segs};
 use crate::service::{Call, Opening};
+use crate::wics::WicsRequest;
 use crate::{
     HEADER_LEN, MAX_GRANTS, MAX_NAME, MAX_WIC_NAME, NONCE_LEN, PROOF_LEN, TICKET_LEN, VERSION_ASKS,
-    VERSION_MIN,
+    VERSION_MIN, VERSION_WICS,
 };
 use muninn_types::{Class, GrantId, LaneId, LaneKind, SegmentId, ServiceId, SessionId, Tag};
 
@@ -438,12 +439,17 @@ pub enum Request<'a> {
         text: ShortText,
     },
     Call(Call<'a>),
+    /// About functions that are pushed. Not known to older versions.
+    Wics(WicsRequest),
 }
 
 impl<'a> Request<'a> {
     pub fn decode(header: &Header, body: &'a [u8]) -> Result<Request<'a>, DecodeError> {
         if header.status != 0 {
             return Err(DecodeError::Value);
+        }
+        if header.kind == Kind::Wics && header.version < VERSION_WICS {
+            return Err(DecodeError::Kind(header.kind as u8));
         }
         let mut r = Reader::new(body);
         let request = match header.kind {
@@ -492,6 +498,7 @@ impl<'a> Request<'a> {
                 text: r.text(ShortText::MAX)?,
             },
             Kind::Call => Request::Call(Call::read(&mut r)?),
+            Kind::Wics => Request::Wics(WicsRequest::decode(r.rest())?),
             reply => return Err(DecodeError::Kind(reply as u8)),
         };
         r.end()?;
@@ -529,12 +536,17 @@ impl<'a> Request<'a> {
             Request::Resolve { .. } => Kind::Resolve,
             Request::Note { .. } => Kind::Note,
             Request::Call(_) => Kind::Call,
+            Request::Wics(_) => Kind::Wics,
         }
     }
 
     /// Appends the whole frame (without payload) to `out`.
     pub fn encode(&self, class: Class, tag: Tag, out: &mut Vec<u8>) {
-        self.encode_in(VERSION_MIN, class, tag, out);
+        let version = match self {
+            Request::Wics(_) => VERSION_WICS,
+            _ => VERSION_MIN,
+        };
+        self.encode_in(version, class, tag, out);
     }
 
     pub fn encode_in(&self, version: u8, class: Class, tag: Tag, out: &mut Vec<u8>) {
@@ -596,6 +608,7 @@ impl<'a> Request<'a> {
                 w.text(text);
             }
             Request::Call(call) => call.write(&mut w),
+            Request::Wics(request) => request.encode(w.0),
         }
         seal_frame(
             &mut out[start..],

@@ -114,6 +114,52 @@ proptest! {
     }
 
     #[test]
+    fn pushed_functions(hash: [u8; 32], a: u32, c: u64, yes: bool, name in "[a-z]{1,128}", bytes in vec(any::<u8>(), 0..=MODULE_PART)) {
+        let owner = ShortText::lossy(&name, MAX_NAME);
+        let name = ShortText::lossy(&name, MAX_WIC_NAME);
+        let len = MAX_MODULE as u32;
+        for request in [
+            WicsRequest::Part { hash, len, offset: a % (len - bytes.len() as u32), bytes: bytes.clone() },
+            WicsRequest::State { hash },
+            WicsRequest::List { after: a },
+            WicsRequest::Remove { hash },
+            WicsRequest::Find { owner: owner.clone(), name: name.clone(), version: a },
+            WicsRequest::Fetch { hash, offset: a },
+        ] {
+            through_the_wire(&Request::Wics(request))?;
+        }
+        let info = PushedInfo {
+            number: a | FIRST_PUSHED, hash, module_len: a % len, version: a, idempotent: yes, common: !yes,
+            owner: owner.clone(), name, calls: c,
+        };
+        for reply in [
+            WicsReply::State(ModuleState::Missing),
+            WicsReply::State(ModuleState::Receiving(a)),
+            WicsReply::State(ModuleState::Translating),
+            WicsReply::State(ModuleState::Ready(a)),
+            WicsReply::State(ModuleState::Refused(owner)),
+            WicsReply::List(vec![info.clone(); WicsReply::LIST_MAX]),
+            WicsReply::Found(info),
+            WicsReply::Part(bytes),
+        ] {
+            let mut body = Vec::new();
+            reply.encode(&mut body);
+            prop_assert!(body.len() <= MAX_BODY);
+            prop_assert_eq!(WicsReply::decode(&body).unwrap(), reply);
+        }
+    }
+
+    /// A part says how long the whole is; nobody makes room for more than a module may have.
+    #[test]
+    fn lengths_of_modules_are_bounded(len: u32, offset: u32, bytes in vec(any::<u8>(), 0..64)) {
+        let fits = u64::from(offset) + bytes.len() as u64 <= u64::from(len) && len > 0 && len as usize <= MAX_MODULE;
+        let part = WicsRequest::Part { hash: [1; 32], len, offset, bytes };
+        let mut body = Vec::new();
+        part.encode(&mut body);
+        prop_assert_eq!(WicsRequest::decode(&body).is_ok(), fits);
+    }
+
+    #[test]
     fn lists(segs in segs(), mut ids in vec(any::<u64>(), 1..=MAX_GRANTS)) {
         let mut body = Vec::new();
         Seg::encode_list(&segs, &mut body);
@@ -219,7 +265,7 @@ proptest! {
         let _ = (Hello::decode(&body), Challenge::decode(&body), Welcome::decode(&body));
         let _ = (GrantInfo::decode(&body), decode_adopted(&body), decode_old_value(&body));
         let _ = (Notice::decode(&body), DrainReport::decode(3, &body), DrainReport::decode(4, &body), StatusPage::decode(4, &body), StatusPage::decode(5, &body));
-        let _ = (ServiceInfo::decode(&body), Called::decode(&body));
+        let _ = (ServiceInfo::decode(&body), Called::decode(&body), WicsReply::decode(&body));
         let _ = (Segs::decode(&body), GrantList::decode(&body), Refusal::decode(ErrorCode::Internal, &body));
     }
 }

@@ -22,4 +22,5 @@ pub mod sim;
 pub mod status;
 pub mod top;
 pub mod trace;
+pub mod wics;
 pub mod workload;

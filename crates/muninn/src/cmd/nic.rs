@@ -131,6 +131,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
     })?;
     hosts.watch = Some(Arc::clone(&watch));
     let functions = hosts.registry.entries().len();
+    let shelf = Arc::clone(&hosts.shelf);
     let server = Server::start(ServerConfig {
         name: format!("nic of {}", upstream.server_name()),
         memory: Bytes::PAGE,
@@ -175,6 +176,7 @@ pub fn run(args: &Args, config: &Config) -> Outcome {
         }
         if tidied.elapsed() >= TIDY {
             upstream.tidy();
+            upstream.tidy_functions(&shelf);
             tidied = Instant::now();
         }
     }

@@ -9,6 +9,7 @@ const COMMANDS: [&str; 18] = [
     "profile",
     "serve",
     "nic",
+    "wics",
     "status",
     "drain",
     "doctor",

@@ -305,3 +305,64 @@ fn a_place_that_does_not_keep_up_with_what_arrives_is_left_soon() {
         "{at_client} of {sent} at the client"
     );
 }
+
+/// 64 calls under way, each taking what its place says; how many were sent to each.
+fn sent(chooser: &mut Chooser, calls: u32, cost: impl Fn(Place) -> u64) -> [u32; 3] {
+    let mut under_way = BinaryHeap::new();
+    let mut sent = [0; 3];
+    let mut now = 0;
+    for _ in 0..calls {
+        while under_way.len() < 64 {
+            let place = chooser.choose();
+            sent[place as usize] += 1;
+            under_way.push(Reverse((now + cost(place), place as usize, now)));
+        }
+        if let Some(Reverse((end, place, begun))) = under_way.pop() {
+            now = end;
+            chooser.ended(Place::ALL[place], Nanos(end - begun), 4, Nanos(now));
+        }
+    }
+    sent
+}
+
+/// A place where everybody waits for everybody's lock is found out by one call, not by all of them.
+#[test]
+fn one_call_goes_ahead_of_a_trial() {
+    let mut chooser = chooser();
+    let sent = sent(&mut chooser, 400_000, costs(400_000, 10_000, 90_000));
+    assert_eq!(chooser.incumbent(), Place::Server);
+    for place in [Place::Client, Place::Nic] {
+        let count = sent[place as usize];
+        assert!(
+            (1..200).contains(&count),
+            "{count} calls went to the {place}"
+        );
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_good_is_not_tried() {
+    let mut chooser = chooser();
+    chooser.expect(Place::Client, Nanos(30_000));
+    let sent_there = sent(&mut chooser, 400_000, costs(5_000, 10_000, 11_000));
+    assert_eq!(sent_there[Place::Client as usize], 0);
+    // It is known now to be better than was thought.
+    chooser.expect(Place::Client, Nanos(3_000));
+    sent(&mut chooser, 400_000, costs(5_000, 10_000, 11_000));
+    assert_eq!(chooser.incumbent(), Place::Client);
+}
+
+#[test]
+fn nothing_is_tried_while_somebody_else_tries() {
+    let mut now = Nanos::ZERO;
+    let mut chooser = chooser();
+    for _ in 0..20_000 {
+        let place = chooser.choose_if(false);
+        assert_eq!(place, Place::Server);
+        now += Nanos(10_000);
+        chooser.ended(place, Nanos(10_000), 4, now);
+        assert!(!chooser.is_trying());
+    }
+    chooser.choose_if(true);
+    assert!(chooser.is_trying());
+}

@@ -9,8 +9,9 @@ use super::operation::{Answer, Completion, Control, OpError, Operation, Verb};
 use crate::framing::FrameBuffer;
 use muninn_types::Tag;
 use muninn_wire::{
-    Called, DecodeError, DrainReport, GrantInfo, Header, Kind, Notice, Refusal, Request,
-    ServiceInfo, StatusPage, TICKET_LEN, VERSION_MIN, decode_adopted, decode_old_value,
+    Called, DecodeError, DrainReport, ErrorCode, GrantInfo, Header, Kind, Notice, Refusal, Request,
+    ServiceInfo, StatusPage, TICKET_LEN, VERSION_MIN, VERSION_WICS, WicsReply, decode_adopted,
+    decode_old_value,
 };
 use std::collections::VecDeque;
 
@@ -128,6 +129,12 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
     pub fn post(&mut self, operation: Operation<D>) -> Result<Tag, Operation<D>> {
         if !self.has_room() {
             return Err(operation);
+        }
+        if matches!(operation.verb, Verb::Control(Control::Wics(_))) && self.version < VERSION_WICS
+        {
+            let (theirs, ours) = (u64::from(self.version), u64::from(VERSION_WICS));
+            let refusal = Refusal::with(ErrorCode::WrongVersion, theirs, ours);
+            return Ok(self.refuse(operation, OpError::Refused(refusal)));
         }
         let checked = operation.verb.total(&mut self.scratch);
         let total = match checked {
@@ -418,6 +425,9 @@ impl<D: AsRef<[u8]> + AsMut<[u8]>> Lane<D> {
             (Verb::Control(Control::Resolve { .. }), Kind::ResolveReply) => {
                 let number = body.try_into().map_err(|_| DecodeError::Short)?;
                 Answer::Resolved(u32::from_le_bytes(number))
+            }
+            (Verb::Control(Control::Wics(_)), Kind::WicsReply) => {
+                Answer::Wics(WicsReply::decode(body)?)
             }
             (Verb::Control(Control::Close { .. }), Kind::CloseReply)
             | (Verb::Control(Control::Note { .. }), Kind::NoteReply) => Answer::Done,

@@ -5,8 +5,8 @@
 
 use muninn_types::{Class, GrantId, ServiceId, SessionId, Tag};
 use muninn_wire::{
-    Call, DecodeError, DrainReport, GrantInfo, GrantList, MAX_ARGS, Opening, Refusal, Request, Seg,
-    Segs, ServiceInfo, ShortText, StatusPage, TICKET_LEN,
+    Call, DecodeError, DrainReport, GrantInfo, GrantList, MAX_ARGS, MODULE_PART, Opening, Refusal,
+    Request, Seg, Segs, ServiceInfo, ShortText, StatusPage, TICKET_LEN, WicsReply, WicsRequest,
 };
 
 /// A control request.
@@ -47,6 +47,8 @@ pub enum Control {
     Note {
         text: ShortText,
     },
+    /// About functions that are pushed.
+    Wics(WicsRequest),
 }
 
 /// What to do.
@@ -109,6 +111,7 @@ pub enum Answer {
         took_ns: u32,
     },
     Agent(Vec<u8>),
+    Wics(WicsReply),
 }
 
 /// Why an operation failed.
@@ -149,6 +152,7 @@ impl Verb {
                         | Control::Status { .. }
                         | Control::Resolve { .. }
                         | Control::Note { .. }
+                        | Control::Wics(_)
                 )
         )
     }
@@ -172,6 +176,11 @@ impl Verb {
             }
             Verb::Call { .. } => Ok(MAX_ARGS),
             Verb::Control(Control::Agent(body)) if body.len() > muninn_wire::MAX_BODY => {
+                Err(OpError::BadSegments(DecodeError::Value))
+            }
+            Verb::Control(Control::Wics(WicsRequest::Part { bytes, .. }))
+                if bytes.len() > MODULE_PART =>
+            {
                 Err(OpError::BadSegments(DecodeError::Value))
             }
             _ => Ok(0),
@@ -256,6 +265,7 @@ impl Verb {
                 },
                 Control::Note { text } => Request::Note { text: text.clone() },
                 Control::Agent(body) => Request::Agent(body),
+                Control::Wics(request) => Request::Wics(request.clone()),
             },
         };
         request.encode(class, tag, out);

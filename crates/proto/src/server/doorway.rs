@@ -318,7 +318,7 @@ impl<B: Backing> Shard<B> {
     }
 
     /// Root or the server's own user, at the Unix socket.
-    fn is_own_user(&self, peer: Peer) -> bool {
+    pub(super) fn is_own_user(&self, peer: Peer) -> bool {
         let own = self.shared.config.uid;
         matches!(peer, Peer::Unix { uid } if uid == own || uid == 0)
     }

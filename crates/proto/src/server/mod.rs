@@ -29,7 +29,7 @@ pub use permit::{Action, Standing, permits};
 pub use pool::{Extent, Pool, PoolConfig, PoolStats, Wipe};
 pub use registry::{Counters, Holdings, Registry, SessionInfo};
 pub use service::{
-    LOCK_FREE, LOCK_ORPHANED, Service, Services, Surroundings, holder_of, server_holder,
+    LOCK_FREE, LOCK_ORPHANED, Pusher, Service, Services, Surroundings, holder_of, server_holder,
 };
 pub use shard::{CallerOf, Out, Peer, Shard, Shared, SharedConfig, Span, Step};
 pub use succession::{Inherited, Will};

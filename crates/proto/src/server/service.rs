@@ -17,7 +17,8 @@ use super::registry::{SessionInfo, lock};
 use super::shard::Peer;
 use muninn_types::{GrantId, PAGE_SIZE, ServiceId, SessionId};
 use muninn_wire::{
-    ErrorCode, MAX_GRANTS, Refusal, ServiceInfo, ServiceStatus, ShortText, StatusPage,
+    ErrorCode, MAX_GRANTS, Refusal, ServiceInfo, ServiceStatus, ShortText, StatusPage, WicsReply,
+    WicsRequest,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,10 +38,28 @@ const NO_SHARD: u64 = 0xff;
 
 /// What a shard asks its surroundings.
 pub trait Surroundings: fmt::Debug + Send + Sync {
-    /// The number of a function, or the version that is there instead.
-    fn find_wic(&self, name: &str, version: u32) -> Result<u32, Option<u32>>;
+    /// The number of a function that `owner` may call, or the version that is there instead.
+    fn find_wic(&self, owner: &str, name: &str, version: u32) -> Result<u32, Option<u32>>;
+    /// What somebody wants of functions that are pushed.
+    fn wics(&self, by: &Pusher<'_>, request: &WicsRequest) -> Result<WicsReply, Refusal> {
+        let _ = (by, request);
+        Err(Refusal::new(ErrorCode::NoWic))
+    }
     /// Whether a process could still touch memory that it has mapped.
     fn is_alive(&self, pid: i32) -> bool;
+}
+
+/// Somebody who asks about functions that are pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pusher<'a> {
+    /// The identity; empty where nobody has one.
+    pub owner: &'a str,
+    /// Its functions are there for everybody, and it may remove everybody's.
+    pub is_operator: bool,
+    /// It may have functions of its own, if the server lets clients push.
+    pub may_own: bool,
+    /// It is a nic, and asks for its clients.
+    pub is_server: bool,
 }
 
 /// The bits of a lock word that say which session holds it; those above are the session's to choose.
@@ -172,9 +191,19 @@ impl<B: Backing> Services<B> {
     pub fn surround(&self, surroundings: Arc<dyn Surroundings>) {
         let _ = self.surroundings.set(surroundings);
     }
-    pub(super) fn find_wic(&self, name: &str, version: u32) -> Result<u32, Refusal> {
+    pub(super) fn wics(
+        &self,
+        by: &Pusher<'_>,
+        request: &WicsRequest,
+    ) -> Result<WicsReply, Refusal> {
+        match self.surroundings.get() {
+            Some(around) => around.wics(by, request),
+            None => Err(Refusal::new(ErrorCode::NoWic)),
+        }
+    }
+    pub(super) fn find_wic(&self, owner: &str, name: &str, version: u32) -> Result<u32, Refusal> {
         let found = match self.surroundings.get() {
-            Some(around) => around.find_wic(name, version),
+            Some(around) => around.find_wic(owner, name, version),
             None => Err(None),
         };
         found.map_err(|here| {

@@ -9,13 +9,13 @@ use super::agents::{Agents, Client};
 use super::ledger::{self, Ledger};
 use super::memory::{Backing, SegmentMemory};
 use super::operations;
-use super::permit::Standing;
+use super::permit::{Action, Standing, permits};
 use super::pool::{Extent, Pool};
 use super::registry::{Counters, Registry};
-use super::service::{Service, Services};
+use super::service::{Pusher, Service, Services};
 use super::session::{IdMap, Replay, Session};
 use crate::auth::Key;
-use crate::secure::{Identity, Records, Responder, UnixTime};
+use crate::secure::{Identity, Records, Responder, Role, UnixTime};
 use muninn_policy::turnstile::Turnstile;
 use muninn_types::{Class, ConnId, Nanos, ServiceId, SessionId, Tag};
 use muninn_wire::{
@@ -551,6 +551,10 @@ impl<B: Backing> Shard<B> {
             return self.refuse_and_close(header, &Refusal::new(ErrorCode::NotOpen), out);
         };
         match known.state {
+            ConnState::Lane { .. } | ConnState::Observer if header.kind == Kind::Wics => {
+                known.since = now;
+                self.handle_wics(conn, header, &request, now, out)
+            }
             ConnState::Lane { session, lane } => {
                 let step = self.handle_lane(conn, session, lane, header, request, now, out);
                 if step == Step::Receive {
@@ -564,6 +568,42 @@ impl<B: Backing> Shard<B> {
                 self.handle_observer(peer, standing, header, request, now, out)
             }
             _ => self.handle_stranger(conn, header, body, request, now, out),
+        }
+    }
+
+    /// What anybody who got in asks about functions that are pushed.
+    fn handle_wics(
+        &mut self,
+        conn: ConnId,
+        header: &Header,
+        request: &Request<'_>,
+        now: Nanos,
+        out: &mut Out<B>,
+    ) -> Step {
+        let (Request::Wics(request), Some(known)) = (request, self.conns.get(&conn)) else {
+            return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
+        };
+        let standing = known.standing;
+        let mut by = Pusher {
+            owner: known.name().unwrap_or(""),
+            is_operator: permits(standing, Action::Push) || self.is_own_user(known.peer),
+            may_own: permits(standing, Action::PushOwn),
+            is_server: standing == Standing::Identity(Role::Server),
+        };
+        if let ConnState::Lane { session, .. } = known.state {
+            let Some(session) = self.sessions.get_mut(&session) else {
+                return self.refuse_and_close(header, &Refusal::new(ErrorCode::NoSession), out);
+            };
+            session.seen(now, self.shared.config.lease);
+            by.owner = session.info.owner.as_str();
+            by.is_server = session.info.is_server;
+        }
+        match self.shared.services.wics(&by, request) {
+            Ok(reply) => {
+                out.reply(header, |body| reply.encode(body));
+                Step::Reply
+            }
+            Err(refusal) => self.refuse(header, &refusal, out),
         }
     }
 
@@ -686,7 +726,8 @@ impl<B: Backing> Shard<B> {
                 operations::close(session, &self.shared, service, header, out)
             }
             Request::Resolve { name, version } => {
-                let found = self.shared.services.find_wic(name.as_str(), version);
+                let owner = session.info.owner.as_str();
+                let found = (self.shared.services).find_wic(owner, name.as_str(), version);
                 found.map(|number| {
                     out.reply(header, |b| b.extend_from_slice(&number.to_le_bytes()));
                     Step::Reply
@@ -744,7 +785,9 @@ impl<B: Backing> Shard<B> {
                 }
                 None => Err(Refusal::new(ErrorCode::NoAgent)),
             },
-            Request::Drain { .. } | Request::TakeOver => Err(Refusal::new(ErrorCode::NotPermitted)),
+            Request::Drain { .. } | Request::TakeOver | Request::Wics(_) => {
+                Err(Refusal::new(ErrorCode::NotPermitted))
+            }
             Request::Hello(_) | Request::Prove { .. } => {
                 return self.refuse_and_close(header, &Refusal::new(ErrorCode::Malformed), out);
             }
@@ -789,6 +832,12 @@ impl<B: Backing> Shard<B> {
         out.payload.clear();
         out.spans.clear();
         out.reply(header, |_| {});
+    }
+
+    /// The identity that a session belongs to; empty where nobody has one.
+    pub fn owner(&self, session: SessionId) -> &str {
+        let session = self.sessions.get(&session);
+        session.map_or("", |session| session.info.owner.as_str())
     }
 
     /// A service that a session is tied to.

@@ -54,7 +54,7 @@ struct Endless;
 struct EndlessHost(usize);
 
 impl CallFactory for Endless {
-    fn find(&self, _: &str, _: u32) -> Result<u32, Option<u32>> {
+    fn find(&self, _: &str, _: &str, _: u32) -> Result<u32, Option<u32>> {
         Ok(1)
     }
     fn host(&self, _: usize) -> Box<dyn CallHost> {

@@ -10,10 +10,11 @@
 //! other bucket and then struck from this one, so at no moment is it in neither; while it is in both,
 //! the first bucket's copy is the truth.
 
-use crate::error::WicError;
-use crate::lock::{WicGuard, WicLock};
-use crate::memory::{Addr, Memory};
-use crate::{bounded, wic};
+extern crate alloc;
+
+use crate::{Addr, Memory, WicError, WicGuard, WicLock, bounded, wic};
+use alloc::vec;
+use alloc::vec::Vec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// There is no room for another key.
@@ -199,7 +200,7 @@ async fn set<M: Memory>(
 }
 
 /// The value of a key, if it has one.
-#[wic(idempotent)]
+#[wic(idempotent, locks)]
 pub async fn query(mem: &impl Memory, key: u64) -> Result<Option<u64>, WicError> {
     let table = Table::of(mem)?;
     let homes = table.homes(key);
@@ -217,7 +218,7 @@ pub async fn query(mem: &impl Memory, key: u64) -> Result<Option<u64>, WicError>
 }
 
 /// Gives a key a value; the one it had before.
-#[wic]
+#[wic(locks)]
 pub async fn update(mem: &impl Memory, key: u64, value: u64) -> Result<Option<u64>, WicError> {
     if key == 0 {
         return Err(WicError::App(NO_KEY));

@@ -4,34 +4,15 @@
 //! list is larger than the cache.
 
 use crate::client::Service;
-use crate::error::{CallError, WicError};
-use crate::memory::{Addr, Memory};
-use crate::wic;
+use crate::error::CallError;
+use crate::memory::Addr;
 use muninn_types::SplitMix64;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
+
+pub use super::nodes::{Node, traverse};
 
 /// Bytes from one node to the next.
 pub const STRIDE: u64 = 64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Node {
-    pub value: u64,
-    pub next: Addr,
-}
-
-/// Reads `hops` nodes from `start` on; the value of the last.
-#[wic(idempotent)]
-pub async fn traverse(mem: &impl Memory, start: u64, hops: u32) -> Result<u64, WicError> {
-    let mut at = Addr(start);
-    let mut value = 0;
-    for _ in 0..hops {
-        let node = mem.read::<Node>(at).await?;
-        value = node.value;
-        at = node.next;
-    }
-    Ok(value)
-}
 
 /// A ring of `count` nodes in random order, known to its maker.
 #[derive(Clone, Debug)]

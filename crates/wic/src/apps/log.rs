@@ -5,10 +5,7 @@
 //! client that dies in between has appended nothing, and there is nothing to repair. When the memory
 //! is full the oldest entries are overwritten.
 
-use crate::error::WicError;
-use crate::lock::WicLock;
-use crate::memory::{Addr, Memory};
-use crate::wic;
+use crate::{Addr, Memory, WicError, WicLock, wic};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The one lock.
@@ -40,7 +37,7 @@ pub fn address_of(base: Addr, end: Addr, number: u64) -> Addr {
 }
 
 /// Appends an entry; its number.
-#[wic]
+#[wic(locks)]
 pub async fn append(mem: &impl Memory, writer: u64, value: u64) -> Result<u64, WicError> {
     let guard = LOCK.lock(mem).await?;
     let count = mem.read::<u64>(mem.base()).await?;
@@ -60,7 +57,7 @@ pub async fn append(mem: &impl Memory, writer: u64, value: u64) -> Result<u64, W
 }
 
 /// The last entry's number, writer and value, if there is one.
-#[wic(idempotent)]
+#[wic(idempotent, locks)]
 pub async fn read_tail(mem: &impl Memory) -> Result<Option<(u64, u64, u64)>, WicError> {
     let guard = LOCK.lock(mem).await?;
     let count = mem.read::<u64>(mem.base()).await?;

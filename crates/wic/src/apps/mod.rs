@@ -8,3 +8,4 @@
 pub mod kv;
 pub mod list;
 pub mod log;
+mod nodes;

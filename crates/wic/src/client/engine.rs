@@ -17,7 +17,7 @@ use super::service::{Place, Tuning};
 use super::task::{Finished, Progress, Task, side_of};
 use crate::error::{CallError, Ran, Side, WicError};
 use crate::local::{Chunks, Limits, Outcome, Why, why};
-use crate::registry::{Ended, Reply, WicEntry};
+use crate::registry::{Ended, Function, Reply};
 use muninn_net::{
     Answer, Buffer, Control, Done, NetError, Op, OpError, SessionOptions, Transport, Verb, connect,
 };
@@ -54,10 +54,11 @@ const WAIT_EACH: Duration = Duration::from_micros(50);
 
 /// A function that was called.
 struct Known {
-    entry: WicEntry,
+    function: Function,
     /// Its number at the server and at the nic, once asked for.
     numbers: [Option<u32>; 2],
-    chooser: Option<Chooser>,
+    /// Which of the choosers has its place.
+    chooser: Option<usize>,
 }
 
 /// The way to a nic.
@@ -88,6 +89,12 @@ pub struct Engine {
     near: Option<Near>,
     port: Rc<Port>,
     known: Vec<Known>,
+    /// One for each function, and one for all that take locks: who waits for a lock waits for whoever
+    /// holds it, wherever that is, so they have one place.
+    choosers: Vec<Chooser>,
+    of_locks: Option<usize>,
+    /// The shortest time that an access of a call here has taken over the network.
+    round_trip: Option<Nanos>,
     tasks: Vec<Option<Task>>,
     free: Vec<usize>,
     /// Not begun, by place.
@@ -156,6 +163,9 @@ impl Engine {
             near,
             port,
             known: Vec::new(),
+            choosers: Vec::new(),
+            of_locks: None,
+            round_trip: None,
             tasks: Vec::new(),
             free: Vec::new(),
             waiting: Default::default(),
@@ -183,6 +193,10 @@ impl Engine {
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }
+    /// How long anything may take.
+    pub fn deadline(&self) -> Duration {
+        self.tuning.deadline
+    }
     pub fn set_place(&mut self, place: Place) {
         self.place = place;
     }
@@ -194,27 +208,31 @@ impl Engine {
     /// Where each function runs that Muninn places, and why.
     pub fn explain(&self) -> Vec<String> {
         let now = clock::now();
-        let placed = self.known.iter().filter_map(|known| {
-            let chooser = known.chooser.as_ref()?;
-            let entry = &known.entry;
-            let explained = chooser.explain(now);
-            Some(format!("{}@{}: {explained}", entry.name, entry.version))
+        let placed = self.choosers.iter().enumerate().map(|(at, chooser)| {
+            let mut names = Vec::new();
+            for known in self.known.iter().filter(|known| known.chooser == Some(at)) {
+                names.push(format!(
+                    "{}@{}",
+                    known.function.name(),
+                    known.function.version()
+                ));
+            }
+            format!("{}: {}", names.join(", "), chooser.explain(now))
         });
         placed.collect()
     }
-    /// How often a function was moved by Muninn.
+    /// How often functions were moved by Muninn.
     pub fn moves(&self) -> u64 {
-        let choosers = self.known.iter().filter_map(|k| k.chooser.as_ref());
-        choosers.map(Chooser::moves).sum()
+        self.choosers.iter().map(Chooser::moves).sum()
     }
 
-    fn wic(&mut self, entry: &WicEntry) -> usize {
-        let same = |k: &Known| k.entry.name == entry.name && k.entry.version == entry.version;
+    fn wic(&mut self, function: &Function) -> usize {
+        let same = |k: &Known| k.function.is(function);
         if let Some(at) = self.known.iter().position(same) {
             return at;
         }
         self.known.push(Known {
-            entry: *entry,
+            function: function.clone(),
             numbers: [None, None],
             chooser: None,
         });
@@ -222,8 +240,8 @@ impl Engine {
     }
 
     /// The number of a function at a side, asked for once. Says so if the two sides disagree.
-    pub fn resolve(&mut self, entry: &WicEntry, side: Side) -> Result<u32, CallError> {
-        let at = self.wic(entry);
+    pub fn resolve(&mut self, function: &Function, side: Side) -> Result<u32, CallError> {
+        let at = self.wic(function);
         let place = usize::from(side == Side::Nic);
         if let Some(number) = self.known[at].numbers[place] {
             return Ok(number);
@@ -236,8 +254,8 @@ impl Engine {
             _ => &self.transport,
         };
         let control = Control::Resolve {
-            name: ShortText::lossy(entry.name, muninn_wire::MAX_WIC_NAME),
-            version: entry.version,
+            name: ShortText::lossy(function.name(), muninn_wire::MAX_WIC_NAME),
+            version: function.version(),
         };
         match transport.call(control, self.tuning.deadline) {
             Ok(Answer::Resolved(number)) => {
@@ -256,8 +274,8 @@ impl Engine {
     }
 
     /// Starts a call. It ends in `finished`.
-    pub fn start(&mut self, entry: &WicEntry, args: Vec<u8>, token: u64, started: Nanos) {
-        let wic = self.wic(entry);
+    pub fn start(&mut self, function: &Function, args: Vec<u8>, token: u64, started: Nanos) {
+        let wic = self.wic(function);
         let now = clock::now();
         let place = match self.place {
             Place::Client => Where::Client,
@@ -295,16 +313,46 @@ impl Engine {
     }
 
     fn choose(&mut self, wic: usize, now: Nanos) -> Where {
-        let with_nic = self.nic.as_ref().is_some_and(|nic| nic.link.is_some());
-        let known = &mut self.known[wic];
-        let chooser = known.chooser.get_or_insert_with(|| {
-            let mut places = vec![Where::Server, Where::Client];
-            if with_nic {
-                places.push(Where::Nic);
+        let own = match self.known[wic].chooser {
+            Some(own) => own,
+            None => self.chooser_for(wic, now),
+        };
+        // Two trials at once would measure each other.
+        let mut all = self.choosers.iter().enumerate();
+        let may_try = !all.any(|(at, other)| at != own && other.is_trying());
+        let chooser = &mut self.choosers[own];
+        if let Some(round_trip) = self.round_trip {
+            let least = chooser.accesses() * round_trip.0 as f64;
+            chooser.expect(Where::Client, Nanos(least as u64));
+        }
+        chooser.choose_if(may_try)
+    }
+
+    /// Who chooses the place of a function: its own chooser, or that of all that take locks.
+    fn chooser_for(&mut self, wic: usize, now: Nanos) -> usize {
+        let locks = self.known[wic].function.locks();
+        let own = match self.of_locks {
+            Some(shared) if locks => shared,
+            _ => {
+                let mut places = vec![Where::Server, Where::Client];
+                if self.nic.as_ref().is_some_and(|nic| nic.link.is_some()) {
+                    places.push(Where::Nic);
+                }
+                let chooser = Chooser::new(&places, Config::default(), now);
+                self.choosers.push(chooser);
+                self.choosers.len() - 1
             }
-            Chooser::new(&places, Config::default(), now)
-        });
-        chooser.choose()
+        };
+        if locks {
+            self.of_locks = Some(own);
+        }
+        self.known[wic].chooser = Some(own);
+        own
+    }
+
+    fn chooser_of(&mut self, wic: usize) -> Option<&mut Chooser> {
+        let own = self.known[wic].chooser?;
+        self.choosers.get_mut(own)
     }
 
     /// Does what can be done without waiting; whether that was anything.
@@ -370,10 +418,15 @@ impl Engine {
         {
             finished.ended = now;
             if let Some((wic, begun)) = untold
-                && let Some(chooser) = &mut self.known[wic].chooser
+                && let Some(own) = self.known[wic].chooser
             {
                 let took = now.saturating_sub(begun);
-                chooser.ended(finished.place, took, finished.accesses, now);
+                let accesses = finished.accesses;
+                self.choosers[own].ended(finished.place, took, accesses, now);
+                if finished.place == Where::Client && self.near.is_none() && accesses > 0 {
+                    let each = Nanos(took.0 / u64::from(accesses));
+                    self.round_trip = Some(self.round_trip.map_or(each, |least| least.min(each)));
+                }
             }
             self.finished.push_back(finished);
         }
@@ -407,15 +460,15 @@ impl Engine {
         let Some(task) = &self.tasks[at] else {
             return Ok(true);
         };
-        let entry = self.known[task.wic].entry;
-        match task.place {
-            Where::Client => self.begin_here(at, &entry),
-            Where::Server => self.begin_there(at, &entry, Side::Server),
-            Where::Nic => self.begin_there(at, &entry, Side::Nic),
+        let (wic, place) = (task.wic, task.place);
+        match place {
+            Where::Client => self.begin_here(at, wic),
+            Where::Server => self.begin_there(at, wic, Side::Server),
+            Where::Nic => self.begin_there(at, wic, Side::Nic),
         }
     }
 
-    fn begin_here(&mut self, at: usize, entry: &WicEntry) -> Result<bool, CallError> {
+    fn begin_here(&mut self, at: usize, wic: usize) -> Result<bool, CallError> {
         let here = match &self.near {
             Some(near) => near.under_way(),
             None => self.here,
@@ -428,22 +481,31 @@ impl Engine {
         };
         self.calls += 1;
         let holder = holder_of(self.transport.session().0, self.calls);
+        let function = &self.known[wic].function;
         if let Some(near) = &mut self.near {
-            near.begin(entry, &task.args, holder, (at, task.deadline))
+            near.begin(function, &task.args, holder, (at, task.deadline))
                 .map_err(CallError::Failed)?;
             task.progress = Progress::Near;
             return Ok(true);
         }
         let memory = FarMemory::new(Rc::clone(&self.port), holder, Limits::default());
-        let running = (entry.start_far)(memory, &task.args);
+        let running = function.start_far(memory, &task.args);
         task.progress = Progress::Here(running.map_err(CallError::Failed)?);
         self.here += 1;
         self.ready.push_back(at);
         Ok(true)
     }
 
-    fn begin_there(&mut self, at: usize, entry: &WicEntry, side: Side) -> Result<bool, CallError> {
-        let wic = self.resolve(entry, side)?;
+    fn begin_there(&mut self, at: usize, wic: usize, side: Side) -> Result<bool, CallError> {
+        let place = usize::from(side == Side::Nic);
+        let number = match self.known[wic].numbers[place] {
+            Some(number) => number,
+            None => {
+                let function = self.known[wic].function.clone();
+                self.resolve(&function, side)?
+            }
+        };
+        let idempotent = self.known[wic].function.idempotent();
         let Some(task) = &mut self.tasks[at] else {
             return Ok(true);
         };
@@ -458,9 +520,9 @@ impl Engine {
         let op = Op {
             verb: Verb::Call {
                 service: self.info.service,
-                wic,
+                wic: number,
                 deadline_us: u32::try_from(left_us).unwrap_or(u32::MAX).max(1),
-                idempotent: entry.idempotent,
+                idempotent,
                 args_len: task.args.len() as u32,
             },
             class: Class::Demand,
@@ -671,7 +733,7 @@ impl Engine {
             // How long it took is known once it is handed out.
             Ok(_) | Err(CallError::Failed(_)) => untold = Some((task.wic, task.begun)),
             Err(_) => {
-                if let Some(chooser) = &mut self.known[task.wic].chooser {
+                if let Some(chooser) = self.chooser_of(task.wic) {
                     chooser.failed(task.place, clock::now());
                 }
             }
@@ -688,7 +750,7 @@ impl Engine {
         }
         if let Err(error) = &result {
             let now = clock::now();
-            let harmless = self.known[task.wic].entry.idempotent || error.did_not_run();
+            let harmless = self.known[task.wic].function.idempotent() || error.did_not_run();
             // A refusal by the nic (it was built without the function, or is full) is no reason to
             // fail what the server can do.
             let elsewhere =
@@ -697,7 +759,7 @@ impl Engine {
                 task.tries += 1;
                 task.place = Where::Server;
                 task.begun = now;
-                if let (true, Some(chooser)) = (task.automatic, &mut self.known[task.wic].chooser) {
+                if let (true, Some(chooser)) = (task.automatic, self.chooser_of(task.wic)) {
                     chooser.sent_again(Where::Server);
                 }
                 self.tasks[at] = Some(task);
@@ -727,9 +789,9 @@ impl Engine {
         }
         for known in &mut self.known {
             known.numbers[1] = None;
-            if let Some(chooser) = &mut known.chooser {
-                chooser.set_available(Where::Nic, false, now);
-            }
+        }
+        for chooser in &mut self.choosers {
+            chooser.set_available(Where::Nic, false, now);
         }
         // Whatever else was under way there has been answered by its lane already, or is now.
         let there =
@@ -829,10 +891,8 @@ impl Engine {
         nic.retry_at = now + NIC_RETRY;
         if let Ok(link) = open_nic(&nic.address, &nic.options, &self.tuning) {
             nic.link = Some(link);
-            for known in &mut self.known {
-                if let Some(chooser) = &mut known.chooser {
-                    chooser.set_available(Where::Nic, true, now);
-                }
+            for chooser in &mut self.choosers {
+                chooser.set_available(Where::Nic, true, now);
             }
         }
     }

@@ -8,4 +8,4 @@ mod service;
 mod task;
 
 pub(crate) use port::FarMemory;
-pub use service::{Call, Finished, Place, Service, ServiceOptions, Tuning};
+pub use service::{Call, CallBytes, Finished, Place, Remote, Service, ServiceOptions, Tuning};

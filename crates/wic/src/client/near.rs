@@ -3,7 +3,7 @@
 
 use crate::error::WicError;
 use crate::local::{Chunks, Limits, LocalMemory, Outcome, Styles, Window};
-use crate::registry::WicEntry;
+use crate::registry::Function;
 use muninn_sys::clock;
 use muninn_types::Nanos;
 use std::rc::Rc;
@@ -36,14 +36,14 @@ impl Near {
 
     pub fn begin(
         &mut self,
-        entry: &WicEntry,
+        function: &Function,
         args: &[u8],
         holder: u64,
         (task, deadline): (usize, Nanos),
     ) -> Result<(), WicError> {
         let chunks = Rc::clone(&self.chunks);
         let memory = LocalMemory::new(chunks, self.styles.style(), holder, Limits::default());
-        let running = (entry.start)(memory, args)?;
+        let running = function.start(memory, args)?;
         self.window.push(running, task, deadline);
         Ok(())
     }

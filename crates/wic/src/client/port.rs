@@ -296,6 +296,9 @@ impl FarMemory {
     pub fn accesses(&self) -> u32 {
         self.accesses.get()
     }
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
 
     async fn access(&self, verb: Verb, data: Buffer) -> Result<(Answer, Buffer), WicError> {
         self.accesses.set(self.accesses.get() + 1);

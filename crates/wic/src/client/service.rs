@@ -6,14 +6,18 @@
 use super::engine::Engine;
 use super::port::Port;
 use crate::error::{CallError, Side, WicError};
+use crate::fetch::{FetchError, fetch};
 use crate::memory::{Addr, Layout};
 use crate::nic::mapped_chunks;
-use crate::registry::{Wic, WicEntry};
+use crate::pushed::{Module, Pushed};
+use crate::registry::{Function, Reply, Wic, WicEntry};
 use muninn_net::{Answer, Control, NetError, SessionOptions, TcpSession, Transport, connect};
 use muninn_sys::clock;
 use muninn_sys::socket::Address;
 use muninn_types::{Bytes, Class, LaneKind, Nanos};
 use muninn_wire::{MAX_PAYLOAD, Opening, ShortText};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
@@ -92,7 +96,7 @@ pub struct ServiceOptions {
     pub tuning: Tuning,
     /// At a Unix socket, map the memory; else every access is a message there too.
     pub mapped: bool,
-    uses: Vec<WicEntry>,
+    uses: Vec<Function>,
 }
 
 impl ServiceOptions {
@@ -129,7 +133,7 @@ impl ServiceOptions {
     }
     /// A function that will be called: opening fails if the other side has another version of it.
     pub fn uses<W: Wic>(mut self, _wic: W) -> ServiceOptions {
-        self.uses.push(WicEntry::of::<W>());
+        self.uses.push(Function::BuiltIn(WicEntry::of::<W>()));
         self
     }
 }
@@ -184,12 +188,12 @@ impl Service {
         let port = Port::new(layout, ids);
         let how = (options.place, options.tuning);
         let mut engine = Engine::new(transport, info, port, near, nic, how)?;
-        for entry in &options.uses {
+        for function in &options.uses {
             if options.place != Place::Client {
-                engine.resolve(entry, Side::Server)?;
+                engine.resolve(function, Side::Server)?;
             }
             if options.nic.is_some() && matches!(options.place, Place::Nic | Place::Auto) {
-                engine.resolve(entry, Side::Nic)?;
+                engine.resolve(function, Side::Nic)?;
             }
         }
         Ok(Service {
@@ -223,12 +227,82 @@ impl Service {
     }
 
     /// Calls a function. Await it in [`Service::block_on`].
-    pub fn call<W: Wic>(&self, _wic: W, args: W::Args) -> Call<'_, W> {
+    pub fn call<W: Wic>(&self, _wic: W, args: W::Args) -> Call<'_, W::Reply> {
+        let args = postcard::to_stdvec(&args).map_err(|_| WicError::Args);
         Call {
-            service: self,
-            state: State::Fresh(postcard::to_stdvec(&args).map_err(|_| WicError::Args)),
-            wic: PhantomData,
+            call: self.begin(Function::BuiltIn(WicEntry::of::<W>()), args),
+            types: PhantomData,
         }
+    }
+
+    fn begin(&self, function: Function, args: Result<Vec<u8>, WicError>) -> CallBytes<'_> {
+        CallBytes {
+            service: self,
+            function,
+            state: State::Fresh(args),
+        }
+    }
+
+    /// A function that was pushed to the server, for a program that was built without it. Its arguments and
+    /// its reply are said by the caller; that they are what the function takes, nobody checks but the function.
+    ///
+    /// The module is fetched, so that it can run here, too.
+    pub fn function<A, R>(&self, name: &str, version: u32) -> Result<Remote<A, R>, CallError> {
+        let engine = self.engine.borrow();
+        let (transport, deadline) = (engine.transport(), engine.deadline());
+        let mut ask = |request| match transport.call(Control::Wics(request), deadline)? {
+            Answer::Wics(reply) => Ok(reply),
+            _ => unreachable!("what is asked about functions is answered so"),
+        };
+        let unusable = |error: FetchError| match error {
+            FetchError::Net(NetError::Refused(_, refusal)) => CallError::Refused {
+                side: Side::Server,
+                refusal,
+            },
+            FetchError::Net(error) => error.into(),
+            other => CallError::Module(other.to_string()),
+        };
+        let (_, bytes) = fetch(&mut ask, "", name, version).map_err(unusable)?;
+        let module = Module::load(bytes).map_err(|error| CallError::Module(error.to_string()))?;
+        let module = Arc::new(module);
+        let named = |pushed: &Pushed| {
+            let exported = pushed.exported();
+            exported.name == name && exported.version == version
+        };
+        match Pushed::all(&module).find(named) {
+            Some(pushed) => Ok(Remote {
+                function: Function::Pushed(pushed),
+                types: PhantomData,
+            }),
+            None => Err(CallError::Module(
+                "it is not the one that has it".to_string(),
+            )),
+        }
+    }
+
+    /// Calls a function that was pushed. Await it in [`Service::block_on`].
+    pub fn call_pushed<A: Serialize, R: DeserializeOwned>(
+        &self,
+        remote: &Remote<A, R>,
+        args: &A,
+    ) -> Call<'_, R> {
+        let args = postcard::to_stdvec(args).map_err(|_| WicError::Args);
+        Call {
+            call: self.begin(remote.function.clone(), args),
+            types: PhantomData,
+        }
+    }
+    /// Calls it and waits for it.
+    pub fn run_pushed<A: Serialize, R: DeserializeOwned>(
+        &self,
+        remote: &Remote<A, R>,
+        args: &A,
+    ) -> Result<R, CallError> {
+        self.block_on(self.call_pushed(remote, args))
+    }
+    /// Calls a function with arguments that are bytes already, for bytes.
+    pub fn call_bytes(&self, function: &Function, args: &[u8]) -> CallBytes<'_> {
+        self.begin(function.clone(), Ok(args.to_vec()))
     }
 
     /// Calls a function and waits for it.
@@ -255,11 +329,16 @@ impl Service {
         debug_assert!(token < AWAITED);
         match postcard::to_stdvec(args) {
             Ok(args) => {
-                let entry = const { &WicEntry::of::<W>() };
-                self.engine.borrow_mut().start(entry, args, token, started);
+                let function = Function::BuiltIn(WicEntry::of::<W>());
+                self.start_function(&function, args, token, started);
             }
             Err(_) => unreachable!("arguments are plain data"),
         }
+    }
+    /// The same for any function, with arguments that are bytes already.
+    pub fn start_function(&self, function: &Function, args: Vec<u8>, token: u64, started: Nanos) {
+        debug_assert!(token < AWAITED);
+        (self.engine.borrow_mut()).start(function, args, token, started);
     }
 
     /// The next call that has ended; None after `wait`.
@@ -333,6 +412,22 @@ impl Service {
         }
     }
 
+    /// The word of a lock: 0 free, 1 free but left by one that did not give it back, else its holder.
+    pub fn lock_word(&self, index: u32) -> Result<u64, CallError> {
+        let at = self.layout.lock_word(index).map_err(CallError::Failed)?;
+        let engine = self.engine.borrow();
+        let mut word = [0; 8];
+        match engine.near() {
+            Some(near) => near.read_word(at, &mut word),
+            None => {
+                let mut lane = engine.transport().lane(LaneKind::Critical)?;
+                let segs = engine.port().segs(at.0, 8);
+                lane.read_v(Class::Demand, &segs, &mut word)?;
+            }
+        }
+        Ok(u64::from_le_bytes(word))
+    }
+
     /// Copies memory out, in bulk and outside of any function: for filling and checking.
     pub fn read_bulk(&self, at: Addr, into: &mut [u8]) -> Result<(), CallError> {
         self.layout
@@ -384,24 +479,42 @@ enum State {
     Ended,
 }
 
-/// A call that was made with [`Service::call`].
-#[must_use = "a call does nothing before it is awaited"]
-pub struct Call<'s, W: Wic> {
-    service: &'s Service,
-    state: State,
-    wic: PhantomData<W>,
+/// A function that was pushed, as a program knows it that was built without it.
+pub struct Remote<A, R> {
+    function: Function,
+    types: PhantomData<fn(A) -> R>,
 }
 
-impl<W: Wic> Unpin for Call<'_, W> {}
-
-impl<W: Wic> std::fmt::Debug for Call<'_, W> {
+impl<A, R> std::fmt::Debug for Remote<A, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Call({}@{})", W::NAME, W::VERSION)
+        let function = &self.function;
+        write!(f, "Remote({}@{})", function.name(), function.version())
     }
 }
 
-impl<W: Wic> Future for Call<'_, W> {
-    type Output = Result<W::Reply, CallError>;
+impl<A, R> Remote<A, R> {
+    pub fn function(&self) -> &Function {
+        &self.function
+    }
+}
+
+/// A call whose arguments and reply are bytes.
+#[must_use = "a call does nothing before it is awaited"]
+pub struct CallBytes<'s> {
+    service: &'s Service,
+    function: Function,
+    state: State,
+}
+
+impl std::fmt::Debug for CallBytes<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let function = &self.function;
+        write!(f, "Call({}@{})", function.name(), function.version())
+    }
+}
+
+impl Future for CallBytes<'_> {
+    type Output = Result<Reply, CallError>;
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Fresh(args) => {
@@ -412,9 +525,8 @@ impl<W: Wic> Future for Call<'_, W> {
                 let service = self.service;
                 let token = service.new_token();
                 service.awaited.borrow_mut().insert(token, None);
-                let entry = const { &WicEntry::of::<W>() };
                 let now = clock::now();
-                service.engine.borrow_mut().start(entry, args, token, now);
+                (service.engine.borrow_mut()).start(&self.function, args, token, now);
                 self.state = State::Started(token);
                 Poll::Pending
             }
@@ -423,21 +535,41 @@ impl<W: Wic> Future for Call<'_, W> {
                     self.state = State::Started(token);
                     Poll::Pending
                 }
-                Some(finished) => Poll::Ready(match finished.result {
-                    Ok(reply) => reply.decode().ok_or(CallError::BadReply),
-                    Err(error) => Err(error),
-                }),
+                Some(finished) => Poll::Ready(finished.result),
             },
             State::Ended => panic!("a call was polled after its end"),
         }
     }
 }
 
-impl<W: Wic> Drop for Call<'_, W> {
+impl Drop for CallBytes<'_> {
     fn drop(&mut self) {
         // It runs on, to its end or its deadline; nobody hears of it.
         if let State::Started(token) = self.state {
             self.service.awaited.borrow_mut().remove(&token);
         }
+    }
+}
+
+/// A call that was made with [`Service::call`] or [`Service::call_pushed`].
+#[must_use = "a call does nothing before it is awaited"]
+pub struct Call<'s, R> {
+    call: CallBytes<'s>,
+    types: PhantomData<fn() -> R>,
+}
+
+impl<R> std::fmt::Debug for Call<'_, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.call.fmt(f)
+    }
+}
+
+impl<R: DeserializeOwned> Future for Call<'_, R> {
+    type Output = Result<R, CallError>;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.call).poll(context).map(|result| {
+            let reply = result?;
+            reply.decode().ok_or(CallError::BadReply)
+        })
     }
 }

@@ -12,12 +12,15 @@ use super::window::{Now, Outcome, RUN, Replying, Window};
 use crate::error::WicError;
 use crate::memory::Layout;
 use crate::nic::Upstream;
+use crate::pushed::{Push, Pushed, Shelf};
 use crate::registry::{Ended, Registry, Running};
-use muninn_proto::server::{CallerOf, Service, holder_of, server_holder};
+use muninn_proto::server::{CallerOf, Pusher, Service, holder_of, server_holder};
 use muninn_server::{CallFactory, CallHost, MemfdBacking, OnEnd};
 use muninn_sys::clock;
 use muninn_types::{Nanos, ServiceId};
-use muninn_wire::{Called, ErrorCode, Refusal};
+use muninn_wire::{Called, ErrorCode, FIRST_PUSHED, Refusal, WicsReply, WicsRequest};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -26,6 +29,8 @@ use std::sync::{Arc, Weak};
 #[derive(Clone, Debug)]
 pub struct LocalHosts {
     pub registry: Arc<Registry>,
+    /// Functions that were pushed.
+    pub shelf: Arc<Shelf>,
     /// How accesses are made; None: whichever way turns out faster.
     pub style: Option<Style>,
     /// Calls that run at once. One, unless accesses are prefetched.
@@ -41,8 +46,10 @@ pub struct LocalHosts {
 impl LocalHosts {
     /// Runs each call to its end.
     pub fn sync() -> LocalHosts {
+        let registry = Arc::new(Registry::collect());
         LocalHosts {
-            registry: Arc::new(Registry::collect()),
+            shelf: Arc::new(Shelf::new(Push::default(), Arc::clone(&registry))),
+            registry,
             style: Some(Style::Sync),
             window: 1,
             limits: Limits::default(),
@@ -58,6 +65,13 @@ impl LocalHosts {
             ..LocalHosts::sync()
         }
     }
+    /// Takes functions from others, as far as they may push.
+    pub fn taking(self, push: Push) -> LocalHosts {
+        LocalHosts {
+            shelf: Arc::new(Shelf::new(push, Arc::clone(&self.registry))),
+            ..self
+        }
+    }
     /// Finds out which of the two is faster, again and again.
     pub fn adaptive(window: usize) -> LocalHosts {
         LocalHosts {
@@ -69,8 +83,30 @@ impl LocalHosts {
 }
 
 impl CallFactory for LocalHosts {
-    fn find(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
-        self.registry.find(name, version)
+    fn find(&self, owner: &str, name: &str, version: u32) -> Result<u32, Option<u32>> {
+        let built_in = self.registry.find(name, version);
+        let Err(here) = built_in else {
+            return built_in;
+        };
+        let pushed = self.shelf.find(owner, name, version);
+        let pushed = match (&self.upstream, pushed) {
+            (Some(upstream), Err(other)) => match upstream.fetch(&self.shelf, owner, name, version)
+            {
+                Ok(()) => self.shelf.find(owner, name, version),
+                Err(_) => Err(other),
+            },
+            (_, pushed) => pushed,
+        };
+        pushed.map_err(|other| other.max(here))
+    }
+    fn wics(&self, by: &Pusher<'_>, request: &WicsRequest) -> Result<WicsReply, Refusal> {
+        match &self.upstream {
+            None => self.shelf.handle(by, request),
+            Some(_) => {
+                let refusal = Refusal::new(ErrorCode::NotPermitted);
+                Err(refusal.remark("a nic has the functions of its server: push them to that"))
+            }
+        }
     }
     fn host(&self, index: usize) -> Box<dyn CallHost> {
         let holder = match &self.upstream {
@@ -91,6 +127,8 @@ impl CallFactory for LocalHosts {
             window: Window::new(self.window, self.limits.allocated),
             known: Vec::new(),
             forgotten: 0,
+            pushed: HashMap::new(),
+            pushed_changes: 0,
         })
     }
 }
@@ -286,6 +324,9 @@ pub struct LocalHost {
     known: Vec<Known>,
     /// As often had the upstream forgotten services when these were looked up.
     forgotten: u64,
+    /// Pushed functions that were looked up before, and what the shelf counted then.
+    pushed: HashMap<u32, Pushed>,
+    pushed_changes: u64,
 }
 
 /// A service of this server in its own address space.
@@ -305,6 +346,23 @@ pub(crate) fn chunks_of(service: &Arc<Service<MemfdBacking>>) -> Chunks {
 }
 
 impl LocalHost {
+    /// A function that was pushed.
+    fn pushed(&mut self, number: u32) -> Result<&Pushed, Refusal> {
+        let shelf = &self.hosts.shelf;
+        let changes = shelf.changes();
+        if changes != self.pushed_changes {
+            self.pushed.clear();
+            self.pushed_changes = changes;
+        }
+        match self.pushed.entry(number) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => match shelf.get(number) {
+                Some(pushed) => Ok(place.insert(pushed)),
+                None => Err(Refusal::new(ErrorCode::NoWic)),
+            },
+        }
+    }
+
     fn chunks(
         &mut self,
         id: ServiceId,
@@ -387,8 +445,12 @@ impl CallHost for LocalHost {
         args: &[u8],
         now: Nanos,
     ) -> Result<(), Refusal> {
+        let is_pushed = caller.wic >= FIRST_PUSHED;
         let entry = self.hosts.registry.get(caller.wic);
-        let start = entry.ok_or(Refusal::new(ErrorCode::NoWic))?.start;
+        if entry.is_none() && !is_pushed {
+            return Err(Refusal::new(ErrorCode::NoWic));
+        }
+        let start = entry.map(|entry| entry.start);
         let chunks = self.chunks(caller.service, service)?;
         let hosts = &self.hosts;
         self.calls += 1;
@@ -399,7 +461,11 @@ impl CallHost for LocalHost {
         if at_once {
             memory = memory.replying_later();
         }
-        let running = start(memory, args).map_err(|error| error.to_refusal())?;
+        let running = match start {
+            Some(start) => start(memory, args),
+            None => self.pushed(caller.wic)?.start(memory, args),
+        };
+        let running = running.map_err(|error| error.to_refusal())?;
         let deadline = now + Nanos::micros(u64::from(caller.deadline_us));
         if self.styles.is_open() && self.begun.is_none() {
             self.begun = Some(clock::now());
@@ -415,6 +481,10 @@ impl CallHost for LocalHost {
             self.window.push(running, origin, deadline);
         }
         Ok(())
+    }
+
+    fn may_call(&self, number: u32, owner: &str) -> bool {
+        self.hosts.shelf.may_call(number, owner)
     }
 
     fn run(&mut self, now: Nanos, end: &mut OnEnd<'_>) -> bool {

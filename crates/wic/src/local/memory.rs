@@ -14,7 +14,6 @@ use crate::error::WicError;
 use crate::memory::{Addr, Layout, Memory, Record};
 use muninn_proto::server::LOCK_ORPHANED;
 use std::any::Any;
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -118,8 +117,11 @@ impl Chunks {
     #[inline]
     fn load_record<T: Record>(&self, at: u64) -> T {
         let mut value = T::new_zeroed();
-        let bytes = value.as_mut_bytes();
         let room = (1u64 << self.layout.shift) - (at & ((1 << self.layout.shift) - 1));
+        if size_of::<T>() == 0 {
+            return value;
+        }
+        let bytes = value.as_mut_bytes();
         if size_of::<T>() as u64 <= room {
             let from = self.place(at);
             // SAFETY: as in `load`: all of it lies in one chunk, and `bytes` is exactly that long.
@@ -157,12 +159,15 @@ impl Chunks {
 
     #[inline]
     fn prefetch(&self, at: u64, len: usize) {
-        let lines = len.div_ceil(LINE).clamp(1, PREFETCH_LINES);
+        // Nothing may lie at the very end, where there is no byte.
+        let lines = len.div_ceil(LINE).min(PREFETCH_LINES);
+        if lines == 0 {
+            return;
+        }
         let start = self.place(at);
         for line in 0..lines {
             let address = start.wrapping_add(line * LINE);
-            // SAFETY: a prefetch has no effect that a program could see, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+            prefetch_line(address);
         }
     }
 
@@ -172,12 +177,36 @@ impl Chunks {
         self.load(at.0, into);
         Ok(())
     }
+    /// A lock's word, whose place is known to be good.
+    pub(crate) fn read_word(&self, at: Addr, into: &mut [u8; 8]) {
+        self.load(at.0, into);
+    }
     pub fn write(&self, at: Addr, from: &[u8]) -> Result<(), WicError> {
         self.layout.check(at, from.len())?;
         self.store(at.0, from);
         Ok(())
     }
 }
+
+/// Asks for a cache line.
+#[inline(always)]
+#[cfg(target_arch = "x86_64")]
+fn prefetch_line(address: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch has no effect that a program could see, whatever the address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+#[inline(always)]
+#[cfg(target_arch = "aarch64")]
+fn prefetch_line(address: *const u8) {
+    // SAFETY: as above; it touches no register but its operand's, and no memory.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    };
+}
+#[inline(always)]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn prefetch_line(_: *const u8) {}
 
 /// How accesses are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,6 +338,61 @@ impl LocalMemory {
     }
     pub fn accesses(&self) -> u32 {
         self.accesses.get()
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Counts an access that can be made at once. False: it has to wait for something first, and nothing
+    /// was counted.
+    #[inline]
+    fn at_once(&self) -> Result<bool, WicError> {
+        if self.style != Style::Sync || self.steps.get() + 1 >= self.slice_ends.get() {
+            return Ok(false);
+        }
+        self.step()?;
+        self.accesses.set(self.accesses.get() + 1);
+        Ok(true)
+    }
+    /// An access for those who cannot await it; None: it has to be awaited.
+    #[inline]
+    fn now<T>(
+        &self,
+        check: Result<(), WicError>,
+        access: impl FnOnce() -> T,
+    ) -> Option<Result<T, WicError>> {
+        if let Err(error) = check {
+            return Some(Err(error));
+        }
+        match self.at_once() {
+            Ok(true) => Some(Ok(access())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+    pub(crate) fn read_now(&self, at: Addr, into: &mut [u8]) -> Option<Result<(), WicError>> {
+        let check = self.chunks.layout.check(at, into.len());
+        self.now(check, || self.chunks.load(at.0, into))
+    }
+    pub(crate) fn write_now(&self, at: Addr, from: &[u8]) -> Option<Result<(), WicError>> {
+        let check = self.chunks.layout.check(at, from.len());
+        self.now(check, || self.chunks.store(at.0, from))
+    }
+    pub(crate) fn compare_swap_now(
+        &self,
+        at: Addr,
+        expect: u64,
+        new: u64,
+    ) -> Option<Result<u64, WicError>> {
+        let check = self.chunks.layout.check_word(at);
+        self.now(check, || self.chunks.compare_swap(at.0, expect, new))
+    }
+    pub(crate) fn fetch_add_now(&self, at: Addr, add: u64) -> Option<Result<u64, WicError>> {
+        let check = self.chunks.layout.check_word(at);
+        self.now(check, || {
+            self.chunks.word(at.0).fetch_add(add, Ordering::SeqCst)
+        })
     }
 
     #[inline]

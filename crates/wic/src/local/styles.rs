@@ -19,6 +19,8 @@ const CONFIG: Config = Config {
     regret: 0.01,
     share: 0.02,
     hopeless: 2.0,
+    // The window of a thread is one run at a time: nothing could go ahead of it.
+    probe: f64::INFINITY,
     change: 1.5,
 };
 

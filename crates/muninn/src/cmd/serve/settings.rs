@@ -4,7 +4,7 @@ use super::ceiling::Ceiling;
 use crate::client::default_socket;
 use crate::config::{HugeChoice, ServeTable, Span};
 use crate::failure::{Exit, Failure};
-use crate::hosting::HostArgs;
+use crate::hosting::{HostArgs, PushChoice};
 use crate::key_file;
 use clap::builder::BoolishValueParser;
 use muninn_policy::donor::Donor;
@@ -111,6 +111,10 @@ pub struct Args {
     /// Run no agents of managed heaps
     #[arg(long, env = "MUNINN_NO_AGENTS", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub no_agents: Option<bool>,
+
+    /// Who may push functions to be run here [default: operators]
+    #[arg(long, env = "MUNINN_WIC_PUSH", value_name = "WHO")]
+    pub wic_push: Option<PushChoice>,
 
     /// Serve all classes of traffic alike
     #[arg(long, env = "MUNINN_EQUAL_CLASSES", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = BoolishValueParser::new())]
@@ -291,6 +295,9 @@ impl Args {
             },
             keep_awake: self.keep_awake.or(file.keep_awake).unwrap_or(true),
             calls: (self.host.resolve(&file.wic_table(), None)?)
+                .map(|hosts| {
+                    hosts.taking(self.wic_push.or(file.wic_push).unwrap_or_default().into())
+                })
                 .map(|hosts| Arc::new(hosts) as Arc<dyn CallFactory>),
             agents: match self.no_agents.or(file.no_agents) {
                 Some(true) => None,

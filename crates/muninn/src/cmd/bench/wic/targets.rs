@@ -242,7 +242,7 @@ struct ByHand;
 struct ByHandHost(Vec<(CallerOf, Result<u64, Refusal>)>);
 
 impl CallFactory for ByHand {
-    fn find(&self, _name: &str, _version: u32) -> Result<u32, Option<u32>> {
+    fn find(&self, _owner: &str, _name: &str, _version: u32) -> Result<u32, Option<u32>> {
         Ok(0)
     }
     fn host(&self, _index: usize) -> Box<dyn CallHost> {
@@ -348,10 +348,10 @@ struct SwitchHost {
 }
 
 impl CallFactory for Switch {
-    fn find(&self, name: &str, version: u32) -> Result<u32, Option<u32>> {
+    fn find(&self, owner: &str, name: &str, version: u32) -> Result<u32, Option<u32>> {
         // By hand there is one function, whatever its number.
         let last = self.ways.last();
-        last.map_or(Err(None), |way| way.find(name, version))
+        last.map_or(Err(None), |way| way.find(owner, name, version))
     }
     fn host(&self, index: usize) -> Box<dyn CallHost> {
         Box::new(SwitchHost {
