@@ -10,6 +10,7 @@
 //! out last is reported as it is.
 
 use super::stage::failed;
+use super::wasm::{Functions, encoded};
 use crate::failure::Failure;
 use hdrhistogram::Histogram;
 use muninn_sys::clock;
@@ -29,9 +30,16 @@ const TRIES_MAX: u32 = 4;
 /// An application, its memory filled.
 #[derive(Debug)]
 pub enum App {
-    List { ring: list::Ring, nodes: u32 },
+    List {
+        ring: list::Ring,
+        nodes: u32,
+    },
     Log,
-    Kv { keys: u64 },
+    Kv {
+        keys: u64,
+    },
+    /// One of the above, by functions that were pushed.
+    Pushed(Box<App>, Functions),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
@@ -76,8 +84,14 @@ impl App {
 
     /// The same, for traversals of another length.
     pub fn with_nodes(mut self, count: u32) -> App {
-        if let App::List { nodes, .. } = &mut self {
-            *nodes = count;
+        match &mut self {
+            App::List { nodes, .. } => *nodes = count,
+            App::Pushed(app, _) => {
+                if let App::List { nodes, .. } = &mut **app {
+                    *nodes = count;
+                }
+            }
+            _ => {}
         }
         self
     }
@@ -115,21 +129,33 @@ impl App {
 
     /// Starts one call, as the application's mix has it.
     fn start(&self, service: &Service, rng: &mut SplitMix64, token: u64, due: Nanos) {
-        match self {
+        let (app, pushed) = match self {
+            App::Pushed(app, functions) => (&**app, Some(functions)),
+            app => (app, None),
+        };
+        macro_rules! start {
+            ($built_in:path, $pushed:ident, $args:expr) => {
+                match pushed {
+                    None => service.start($built_in, $args, token, due),
+                    Some(pushed) => {
+                        service.start_function(&pushed.$pushed, encoded($args), token, due)
+                    }
+                }
+            };
+        }
+        match app {
+            App::Pushed(..) => unreachable!("one of the others is in it"),
             App::List { ring, nodes } => {
                 let start = rng.below(u64::from(ring.count())) as u32;
-                let args = (ring.address(start).0, *nodes);
-                service.start(list::traverse, &args, token, due);
+                start!(list::traverse, traverse, &(ring.address(start).0, *nodes));
             }
-            App::Log if rng.below(2) == 0 => {
-                service.start(log::append, &(1, token), token, due);
-            }
-            App::Log => service.start(log::read_tail, &(), token, due),
+            App::Log if rng.below(2) == 0 => start!(log::append, append, &(1u64, token)),
+            App::Log => start!(log::read_tail, read_tail, &()),
             App::Kv { keys } => {
                 let key = 1 + rng.below(*keys);
                 match rng.below(2) {
-                    0 => service.start(kv::update, &(key, token), token, due),
-                    _ => service.start(kv::query, &key, token, due),
+                    0 => start!(kv::update, update, &(key, token)),
+                    _ => start!(kv::query, query, &key),
                 }
             }
         }

@@ -7,6 +7,7 @@ mod figures;
 mod load;
 mod stage;
 mod targets;
+mod wasm;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::ui::{Table, print_json, print_out, progress};
@@ -24,6 +25,7 @@ use std::time::Duration;
 Examples:
   muninn bench wic --app list --place nic --json
   muninn bench wic --app kv --place auto --rate 20000
+  muninn bench wic --app log --place server-sync --wasm
   muninn bench wic --all --plot plots
 
 Without --rate the load is closed: --in-flight calls at any time. With it, calls arrive at random
@@ -53,6 +55,9 @@ pub struct Args {
     /// Locks of the key-value store; 1: one for the whole table
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub locks: u32,
+    /// Functions of a module that is pushed, not those that are built in
+    #[arg(long)]
+    pub wasm: bool,
     /// How long to measure, in seconds
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
@@ -96,6 +101,7 @@ pub struct Run {
     pub over: Over,
     pub nodes: Option<u32>,
     pub locks: u32,
+    pub wasm: bool,
     /// Calls at any time; none in an open loop.
     pub in_flight: Option<u32>,
     /// Calls a second that arrived; none in a closed loop.
@@ -129,6 +135,7 @@ pub struct Case {
     pub rate: Option<f64>,
     pub memory: Bytes,
     pub window: usize,
+    pub wasm: bool,
     pub tuning: Tuning,
     pub warm_up: Duration,
     pub time: Duration,
@@ -146,6 +153,7 @@ impl Case {
             rate: args.rate,
             memory: args.memory.unwrap_or(args.app.bytes()),
             window: args.window as usize,
+            wasm: args.wasm,
             tuning: Tuning {
                 queues: args.queues as usize,
                 batch: args.batch as usize,
@@ -162,8 +170,20 @@ impl Case {
     pub fn measure(&self) -> Result<Run, Failure> {
         let stage = Stage::usual(self.memory, self.place, self.window)?;
         let service = self.open(&stage)?;
-        let app = App::fill(self.app, &service, self.nodes, self.place.place())?;
+        let app = self.fill(&stage, &service)?;
         self.measure_on(&service, &app)
+    }
+
+    /// The application, its memory filled.
+    pub fn fill(&self, stage: &Stage, service: &muninn_wic::Service) -> Result<App, Failure> {
+        let app = App::fill(self.app, service, self.nodes, self.place.place())?;
+        match self.wasm {
+            true => Ok(App::Pushed(
+                Box::new(app),
+                wasm::Functions::push(stage, service)?,
+            )),
+            false => Ok(app),
+        }
     }
 
     pub fn open(&self, stage: &Stage) -> Result<muninn_wic::Service, Failure> {
@@ -191,6 +211,7 @@ impl Case {
             over: self.over,
             nodes: (self.app == AppName::List).then_some(self.nodes),
             locks: self.locks,
+            wasm: self.wasm,
             in_flight: self.rate.is_none().then_some(self.in_flight),
             rate: self.rate,
             calls: loaded.calls,
@@ -241,7 +262,7 @@ fn table_of(runs: &[Run]) -> Table {
             (None, n) => format!("{} at once", n.unwrap_or(0)),
         };
         table.row([
-            run.app.name().to_string(),
+            format!("{}{}", run.app.name(), if run.wasm { ", wasm" } else { "" }),
             run.place.name().to_string(),
             format!("{:?}", run.over).to_lowercase(),
             run.nodes.map_or("-".to_string(), |n| n.to_string()),

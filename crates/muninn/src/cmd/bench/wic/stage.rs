@@ -4,7 +4,7 @@
 use super::super::bare;
 use crate::embedded::{EmbeddedServer, Scratch};
 use crate::failure::Failure;
-use muninn_net::SessionOptions;
+use muninn_net::{Observer, SessionOptions};
 use muninn_server::{CallFactory, Server, ServerConfig};
 use muninn_types::Bytes;
 use muninn_wic::local::LocalHosts;
@@ -139,6 +139,12 @@ impl Stage {
         };
         let nic = matches!(spot, Spot::Nic | Spot::Auto);
         Stage::new(memory, Arc::new(hosts), nic)
+    }
+
+    /// Somebody at the server's socket, who may push.
+    pub fn observer(&self) -> Result<Observer, Failure> {
+        let address = self.unix.parse().map_err(failed)?;
+        Observer::connect(&address, &SessionOptions::default()).map_err(failed)
     }
 
     pub fn open(

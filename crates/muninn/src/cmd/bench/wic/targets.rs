@@ -3,7 +3,7 @@
 use super::super::{Measurement, median, percentile};
 use super::load::{App, AppName};
 use super::stage::{Over, Spot, Stage, failed};
-use super::{Case, Run};
+use super::{Case, Run, wasm};
 use crate::failure::Failure;
 use crate::ui::Progress;
 use muninn_proto::server::{CallerOf, SegmentMemory, Service as Shared};
@@ -24,7 +24,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-const ROUNDS: usize = 7;
+pub const ROUNDS: usize = 7;
 const WARM_UP: Duration = Duration::from_millis(50);
 const TIME: Duration = Duration::from_millis(200);
 
@@ -34,7 +34,7 @@ type Part = (
     fn() -> Result<Vec<Measurement>, Failure>,
 );
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 7] = [
     (&["resume"], resume),
     (&["async.4-nodes", "async.16-nodes"], window),
     (
@@ -47,6 +47,16 @@ const PARTS: [Part; 5] = [
         against_by_hand,
     ),
     (&["multiplexing", "batching"], multiplexing),
+    (
+        &[
+            "wasm.server",
+            "wasm.client",
+            "wasm.client.mapped",
+            "wasm.nic",
+        ],
+        wasm::against_built_in,
+    ),
+    (&["wasm.push", "wasm.first-call"], wasm::cold),
     (
         &[
             "client-vs-server.1-node",
@@ -101,6 +111,7 @@ pub fn base_case() -> Case {
         rate: None,
         memory: Bytes::mib(64),
         window: 8,
+        wasm: false,
         tuning: Tuning {
             depth: 64,
             ..Tuning::default()
@@ -308,11 +319,11 @@ impl CallHost for ByHandHost {
 }
 
 /// Rounds of several cases in turn, so that what disturbs the machine disturbs all of them alike.
-fn in_turn(cases: &[(&Stage, Case)], rounds: usize) -> Result<Vec<Vec<Run>>, Failure> {
+pub fn in_turn(cases: &[(&Stage, Case)], rounds: usize) -> Result<Vec<Vec<Run>>, Failure> {
     let mut ready = Vec::new();
     for (stage, case) in cases {
         let service = case.open(stage)?;
-        let app = App::fill(case.app, &service, case.nodes, case.place.place())?;
+        let app = case.fill(stage, &service)?;
         ready.push((service, app, case));
     }
     let mut found: Vec<Vec<Run>> = cases.iter().map(|_| Vec::new()).collect();
@@ -326,7 +337,7 @@ fn in_turn(cases: &[(&Stage, Case)], rounds: usize) -> Result<Vec<Vec<Run>>, Fai
 
 /// The upper quartile: whatever else a machine does only ever takes from a rate, and a single lucky
 /// round is none.
-fn rates(runs: &[Run]) -> f64 {
+pub fn rates(runs: &[Run]) -> f64 {
     let mut rates: Vec<f64> = runs.iter().map(|r| r.throughput_per_s).collect();
     percentile(&mut rates, 0.75)
 }
