@@ -1,5 +1,10 @@
 //! Calls about memory, of one thread while others touch it.
 
+use std::time::Duration;
+
+/// Much goes out and comes back again: on two CPUs that many others use, too, that takes most of a minute.
+const LONG: Duration = Duration::from_secs(180);
+
 both! {
     purge_while_touching: ["purge_while_touching"];
     advise_free: ["advise_free"];
@@ -11,10 +16,10 @@ both! {
     addresses_taken: ["addresses_taken"];
     exec_again: ["exec_again", "10"];
     exec_elsewhere: ["exec_elsewhere"], far = 100_000;
-    exec_otherwise: ["exec_otherwise"], far = 50_000;
-    guards: ["guards", "madvise"];
-    guards_by_call: ["guards", "call"];
-    guards_in_ranges: ["guards", "ranges"];
-    limit_addresses: ["limit_addresses"];
+    exec_otherwise: ["exec_otherwise"], far = 50_000, patience = LONG;
+    guards: ["guards", "madvise"], patience = LONG;
+    guards_by_call: ["guards", "call"], patience = LONG;
+    guards_in_ranges: ["guards", "ranges"], patience = LONG;
+    limit_addresses: ["limit_addresses"], patience = LONG;
     addresses_change_hands: ["addresses_change_hands"];
 }

@@ -1,6 +1,8 @@
 //! Who is in the process: a program that looks finds nobody but itself, and what it does to all of its
 //! threads, children or group it does to its own.
 
+use std::time::Duration;
+
 both! {
     count: ["thread_count"];
     tsync_filter: ["tsync_filter"];
@@ -19,7 +21,7 @@ both! {
     /// The kernel writes to some of them, and does not wait there either.
     futexes: ["futex_far"];
     /// A process that is asked for by its number is asked for by a corpse then.
-    first_thread_ends: ["first_thread_ends"];
+    first_thread_ends: ["first_thread_ends"], patience = Duration::from_secs(180);
     traced: ["traced"];
     adopts_orphans: ["adopts_orphans"];
     cancelled_in_call: ["cancelled_in_call"];
