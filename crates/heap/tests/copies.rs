@@ -271,6 +271,7 @@ fn a_server_that_is_started_again_is_filled_again() {
     let heap = heap("mirror", &servers).unwrap();
     let mut actor = Actor::new(&heap, 7, 3000);
     actor.act(2000).unwrap();
+    wait_for_repair(&heap, "the first copies");
     servers[0].kill();
     actor.act(600).and_then(|()| heap.collect()).unwrap();
     assert!(heap.stats().degraded > 0, "nobody noticed");
