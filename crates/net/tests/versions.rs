@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const OLD: u8 = 3;
-const NEW: u8 = 4;
+const NEW: u8 = 5;
 const HELLO: u8 = 1;
 const HEARTBEAT: u8 = 3;
 
