@@ -63,6 +63,10 @@ impl Slurm {
 }
 
 fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    output_within(PATIENCE, program, arguments)
+}
+
+fn output_within(patience: Duration, program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -72,7 +76,7 @@ fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let (done, over) = channel::<()>();
     let watch = std::thread::spawn(move || {
         // It has ended when the other end is dropped.
-        let late = over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+        let late = over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
         late && handle.kill().is_ok()
     });
     let output = child.wait_with_output();
@@ -386,7 +390,7 @@ mod tests {
     fn a_command_that_never_ends_is_ended() {
         assert_eq!(output("echo", &["said"]).unwrap(), b"said\n");
         let begun = Instant::now();
-        let why = output("sleep", &["600"]).unwrap_err();
+        let why = output_within(Duration::from_millis(200), "sleep", &["600"]).unwrap_err();
         assert!(why.contains("did not end within"), "{why}");
         assert!(begun.elapsed() < Duration::from_secs(300));
         assert!(output("/nowhere/squeue", &[]).is_err());

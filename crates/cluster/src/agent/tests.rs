@@ -41,7 +41,7 @@ impl Rig {
             while !over.load(Relaxed) {
                 agent.turn().unwrap();
             }
-            muninn_sys::clock::thread_cpu()
+            clock::thread_cpu()
         }));
     }
 

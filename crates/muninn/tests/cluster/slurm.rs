@@ -207,7 +207,7 @@ impl Drop for Slurm {
 /// The program that a launcher started.
 fn task_of(launcher: u64) -> i32 {
     let children = format!("/proc/{launcher}/task/{launcher}/children");
-    let found = eventually("a task", || {
+    eventually("a task", || {
         let children = std::fs::read_to_string(&children).ok()?;
         let mut children = children
             .split_whitespace()
@@ -216,8 +216,7 @@ fn task_of(launcher: u64) -> i32 {
             let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.contains("job.py")
         })
-    });
-    found
+    })
 }
 
 #[test]
