@@ -3,7 +3,7 @@
 use crate::common::place;
 use std::collections::BTreeSet;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "ctl",
     "profile",

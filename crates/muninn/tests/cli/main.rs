@@ -13,3 +13,4 @@ mod serve;
 mod status;
 mod stored;
 mod take_over;
+mod wics;

@@ -139,7 +139,9 @@ impl Module {
         }
         // One for each module: what it takes is given back with it.
         let engine = Engine::new(&config());
-        let unreadable = |error: wasmi::Error| ModuleError::Unreadable(error.to_string());
+        // Over several lines, some of them.
+        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let unreadable = |error: wasmi::Error| ModuleError::Unreadable(words(error.to_string()));
         let code = wasmi::Module::new(&engine, &bytes).map_err(unreadable)?;
         if code.imports().count() > IMPORTS_MAX {
             return Err(ModuleError::TooMany(IMPORTS_MAX));
