@@ -22,7 +22,11 @@ struct Little(RefCell<Vec<u64>>);
 impl Words for Little {
     fn load(&self, at: u64) -> Result<u64, Gone> {
         let words = self.0.borrow();
-        words.get((at / 8) as usize).copied().filter(|_| at % 8 == 0).ok_or(Gone { at })
+        words
+            .get((at / 8) as usize)
+            .copied()
+            .filter(|_| at % 8 == 0)
+            .ok_or(Gone { at })
     }
     fn store(&self, at: u64, value: u64) -> Result<(), Gone> {
         let mut words = self.0.borrow_mut();
@@ -32,7 +36,10 @@ impl Words for Little {
     }
     fn copy(&self, from: u64, to: u64, len: u64) -> Result<(), Gone> {
         for offset in (0..len).step_by(8) {
-            self.store(to.wrapping_add(offset), self.load(from.wrapping_add(offset))?)?;
+            self.store(
+                to.wrapping_add(offset),
+                self.load(from.wrapping_add(offset))?,
+            )?;
         }
         Ok(())
     }
@@ -51,13 +58,23 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(ask) = Ask::decode(bytes) {
         assert_eq!(ask.encode(), bytes, "another encoding of the same message");
     }
-    let _ = (Polled::decode(bytes), GhostBatch::decode(bytes), Stats::decode(bytes));
-    let Some((first, rest)) = bytes.split_first() else { return };
+    let _ = (
+        Polled::decode(bytes),
+        GhostBatch::decode(bytes),
+        Stats::decode(bytes),
+    );
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
     let geometry = Geometry {
         region_shift: SHIFT,
         regions: REGIONS,
         regions_per_server: REGIONS / 2,
-        mode: if first & 0x80 == 0 { Mode::Direct } else { Mode::Indirect },
+        mode: if first & 0x80 == 0 {
+            Mode::Direct
+        } else {
+            Mode::Indirect
+        },
     };
     let words = Little(RefCell::new(vec![0; (geometry.space_bytes() / 8) as usize]));
     let mut agent = Agent::new(geometry, words, 0, 2);

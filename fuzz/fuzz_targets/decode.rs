@@ -13,13 +13,31 @@ fuzz_target!(|bytes: &[u8]| {
         if let Ok(request) = Request::decode(&header, body) {
             let mut frame = Vec::new();
             request.encode(header.class, header.tag, &mut frame);
-            assert_eq!(&frame[HEADER_LEN..], body, "another body for the same request");
+            assert_eq!(
+                &frame[HEADER_LEN..],
+                body,
+                "another body for the same request"
+            );
         }
     }
-    let _ = (Hello::decode(body), Challenge::decode(body), Welcome::decode(body));
-    let _ = (GrantInfo::decode(body), decode_adopted(body), decode_old_value(body));
+    let _ = (
+        Hello::decode(body),
+        Challenge::decode(body),
+        Welcome::decode(body),
+    );
+    let _ = (
+        GrantInfo::decode(body),
+        decode_adopted(body),
+        decode_old_value(body),
+    );
     let _ = (ServiceInfo::decode(body), Called::decode(body));
-    let _ = (Notice::decode(body), DrainReport::decode(3, body), DrainReport::decode(4, body), StatusPage::decode(4, body), StatusPage::decode(5, body));
+    let _ = (
+        Notice::decode(body),
+        DrainReport::decode(3, body),
+        DrainReport::decode(4, body),
+        StatusPage::decode(4, body),
+        StatusPage::decode(5, body),
+    );
     let _ = Estate::decode(bytes);
     let _ = (Segs::decode(body), GrantList::decode(body));
     for &code in ErrorCode::ALL {

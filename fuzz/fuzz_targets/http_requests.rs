@@ -15,7 +15,10 @@ fuzz_target!(|bytes: &[u8]| {
     let mut more = bytes.to_vec();
     more.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
     let again = Request::read(&more, head, body).unwrap().unwrap();
-    assert_eq!((again.path, again.query, again.body), (request.path, request.query, request.body));
+    assert_eq!(
+        (again.path, again.query, again.body),
+        (request.path, request.query, request.body)
+    );
     for cut in 0..bytes.len() {
         if let Ok(Some(part)) = Request::read(&bytes[..cut], head, body) {
             assert_eq!((part.path, part.body), (request.path, request.body));

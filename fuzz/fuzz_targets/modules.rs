@@ -9,9 +9,13 @@ use libfuzzer_sys::fuzz_target;
 use muninn_wic::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((first, rest)) = bytes.split_first() else { return };
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
     match first & 1 {
-        0 => fuzzing::module(rest),
+        0 => {
+            fuzzing::module(rest);
+        }
         _ => fuzzing::body(rest),
     }
 });

@@ -14,7 +14,9 @@ use muninn_proto::server::{
     FakeBacking, Inbound, Out, Peer, Pool, PoolConfig, Progress, Shard, Shared, SharedConfig, Step,
 };
 use muninn_types::{Bytes, Class, ConnId, Nanos, SplitMix64, Tag};
-use muninn_wire::{ErrorCode, HEADER_LEN, Header, Kind, Refusal, Segs, ShortText, Transport, seal_frame};
+use muninn_wire::{
+    ErrorCode, HEADER_LEN, Header, Kind, Refusal, Segs, ShortText, Transport, seal_frame,
+};
 use std::sync::Arc;
 
 struct Conn {
@@ -39,7 +41,9 @@ impl Host {
                     let out = &mut self.out;
                     match self.shard.handle(conn.id, &header, &body, self.now, out) {
                         Step::Reply => {}
-                        Step::ReplyThenClose | Step::ReplyThenGive | Step::HandOff(_) => conn.open = false,
+                        Step::ReplyThenClose | Step::ReplyThenGive | Step::HandOff(_) => {
+                            conn.open = false
+                        }
                         Step::Receive => conn.inbound.receive(&mut out.spans),
                         Step::DiscardThenReply(len) => conn.inbound.discard(len),
                         Step::Nothing => {}
@@ -79,7 +83,8 @@ impl Host {
         };
         let name = ShortText::lossy("fuzz", 8);
         let purpose = Purpose::Open { transport, name };
-        let (mut handshake, mut frame) = Handshake::start(Key::none(), purpose, [1; 48], 1).unwrap();
+        let (mut handshake, mut frame) =
+            Handshake::start(Key::none(), purpose, [1; 48], 1).unwrap();
         loop {
             self.feed(&mut conn, &frame);
             let mut frames = FrameBuffer::default();
@@ -172,7 +177,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     pool.wipe_all().unwrap();
     let stats = pool.stats();
-    assert_eq!((stats.granted, stats.wiping, stats.extents), (Bytes::ZERO, Bytes::ZERO, 0));
+    assert_eq!(
+        (stats.granted, stats.wiping, stats.extents),
+        (Bytes::ZERO, Bytes::ZERO, 0)
+    );
     assert_eq!(pool.free_bytes(), stats.memory);
     assert_eq!(host.shard.session_count(), 0);
 });
