@@ -88,7 +88,8 @@ fn more_than_the_limit_that_must_stay_near_is_said_once() {
         return skip("only root may lock 24 MiB whatever 'ulimit -l' says");
     }
     let place = place();
-    let ran = hold(&place, &["--local", "40MiB"], "locked", |run| {
+    // With room enough that nothing is taken over: who is short of memory has much of what is locked unlocked.
+    let ran = hold(&place, &["--local", "50MiB"], "locked", |run| {
         run.err().contains('\n')
     });
     assert_eq!(ran.code, 0, "{ran:#?}");
@@ -100,7 +101,7 @@ fn more_than_the_limit_that_must_stay_near_is_said_once() {
     assert!(said.contains("shared memory 24.0MiB"), "{said}");
     assert!(said.contains("locked 24.0MiB"), "{said}");
     assert!(
-        said.ends_with("), but the limit is 40.0MiB; the program goes on above it"),
+        said.ends_with("), but the limit is 50.0MiB; the program goes on above it"),
         "{said}"
     );
 }
