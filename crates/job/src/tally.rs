@@ -69,9 +69,8 @@ impl Tally {
         self.shared
     }
 
-    /// Publishes what this process holds, each page once in the job. `pressed`: for what it counts it would have to
-    /// give pages up.
-    pub fn note(&mut self, statm: &Statm, now: Nanos, pressed: bool) {
+    /// Publishes what this process holds, each page once in the job.
+    pub fn note(&mut self, statm: &Statm, now: Nanos) {
         let sample = Sample {
             resident: statm.private_resident().0,
             faults: proc::minor_faults(),
@@ -81,7 +80,7 @@ impl Tally {
         if std::mem::take(&mut self.forked) {
             self.once = Once::forked(sample, now);
         }
-        if sample.processes > 1 && self.once.is_due(&sample, now, pressed) {
+        if sample.processes > 1 && self.once.is_due(&sample, now) {
             // Without an answer nothing is shared, as far as is known.
             let (rollup, cost) = timed(|| proc::smaps_rollup(&RealProc, 0).unwrap_or_default());
             let shared = rollup.anonymous.0.saturating_sub(rollup.pss_anonymous.0);
@@ -149,7 +148,7 @@ mod tests {
             .unwrap();
         let statm = StatmReader::open().unwrap().read().unwrap();
         let mut tally = Tally::new(&place);
-        tally.note(&statm, clock::now(), false);
+        tally.note(&statm, clock::now());
         let seen = place.counters().snapshot();
         assert_eq!(seen.resident_bytes, statm.private_resident().0);
         assert_eq!(seen.shared_bytes, 0);
@@ -157,7 +156,7 @@ mod tests {
         // As a child would: all of it is the parent's, but for what it has written to since.
         MAKER.store(1, Relaxed);
         let mut tally = Tally::new(&place);
-        tally.note(&statm, clock::now(), false);
+        tally.note(&statm, clock::now());
         let seen = place.counters().snapshot();
         assert_eq!(seen.shared_bytes, tally.shared().0);
         assert_eq!(

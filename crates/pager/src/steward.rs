@@ -48,8 +48,6 @@ const CALM_TICKS: u32 = 64;
 const BURST_DECAY: f64 = 0.95;
 /// The part of its share that a process may keep locked.
 const LOCKED_PART: u64 = 4;
-/// So near to its share a process soon has to give pages up.
-const PRESSED_PART: u64 = 4;
 /// The buffer that maps are read through.
 const MAPS_BUFFER: usize = 64 << 10;
 
@@ -221,9 +219,7 @@ impl Steward {
         self.resident = resident;
         let counters = self.place.counters();
         counters.runtime_bytes.store(runtime_bytes, Relaxed);
-        // What was given when it was last looked at, less what is kept free.
-        let pressed = statm.private_resident().0 > self.share - self.share / PRESSED_PART;
-        self.tally.note(&statm, now, pressed);
+        self.tally.note(&statm, now);
         if statm.size_pages != self.size_pages {
             self.size_pages = statm.size_pages;
             self.last_look = self.ticks.wrapping_sub(LOOK_TICKS);

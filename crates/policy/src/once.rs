@@ -8,9 +8,7 @@
 //!
 //! Right after a fork the parent still counts everything, so the child counts nothing of what it got,
 //! only its faults, until it asks for the first time ([`FIRST_AFTER`]); the parent asks before that
-//! ([`PARENT_AFTER`]), but not at once, since most children execute another program right away. What was asked
-//! while others were still to come is too much: who counts a part of a page for two must not give it up when there
-//! are five. So one who is pressed asks again first.
+//! ([`PARENT_AFTER`]), but not at once, since most children execute another program right away.
 //!
 //! Invariant: what is counted is at most what is resident, and exactly that where nothing is shared.
 //! Known limit: when the last other user of pages ends, they become this process's own without a fault,
@@ -22,12 +20,6 @@ use muninn_types::{Nanos, PAGE_SIZE};
 const FIRST_AFTER: Nanos = Nanos::millis(40);
 /// When a process asks after others have come to its job.
 const PARENT_AFTER: Nanos = Nanos::millis(10);
-/// One that would have to give pages up for what it counts asks before that, if others have come since it last did:
-/// at most this often, and for at most one part in so many of a CPU.
-const PRESSED: Budget = Budget {
-    apart_min: Nanos::millis(5),
-    parts: 10,
-};
 
 /// How often something may be done that costs time. What counts is the time on a CPU: on a busy machine one who
 /// waits for a turn has used nothing, and would else be late by a hundred times that wait.
@@ -87,10 +79,6 @@ pub struct Once {
     allowed: Nanos,
     /// Processes that had come when it was last decided to ask.
     processes: u64,
-    /// Others have come since it was last asked: they may count what is counted here.
-    unsure: bool,
-    /// One who is pressed may not ask before this.
-    pressed_allowed: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,29 +97,24 @@ impl Once {
                 shared: sample.resident,
             }),
             due: Some(now.saturating_add(FIRST_AFTER)),
+            allowed: Nanos::ZERO,
             processes: sample.processes,
-            unsure: true,
-            ..Once::default()
         }
     }
 
-    /// Whether to measure now. `pressed`: by what is counted, pages have to be given up.
-    pub fn is_due(&mut self, sample: &Sample, now: Nanos, pressed: bool) -> bool {
+    /// Whether to measure now.
+    pub fn is_due(&mut self, sample: &Sample, now: Nanos) -> bool {
         if sample.processes != self.processes {
             self.processes = sample.processes;
-            self.unsure = true;
             let soon = now.saturating_add(PARENT_AFTER);
             self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
         }
-        let urgent = pressed && self.unsure && self.pressed_allowed <= now;
-        urgent || self.due.is_some_and(|due| due.max(self.allowed) <= now)
+        self.due.is_some_and(|due| due.max(self.allowed) <= now)
     }
 
     /// `shared` bytes of what is resident are counted by others. It was begun then and cost this much.
     pub fn handle_measured(&mut self, sample: Sample, shared: u64, begun: Nanos, cost: Nanos) {
         self.allowed = Budget::SHARED_PAGES.next(begun, cost, sample.living);
-        self.pressed_allowed = PRESSED.next(begun, cost, sample.living);
-        self.unsure = false;
         // Who shares nothing begins to only by forking, and then somebody comes.
         self.due = (shared > 0).then_some(self.allowed);
         self.measured = (shared > 0).then_some(Measured { sample, shared });
@@ -168,64 +151,34 @@ mod tests {
     }
 
     #[test]
-    fn who_is_pressed_asks_before_it_gives_up_what_others_count_too() {
-        let ms = Nanos::millis;
-        let mut child = Once::forked(sample(100 * MIB, 0, 2), ms(0));
-        assert!(!child.is_due(&sample(100 * MIB, 0, 2), ms(1), false));
-        assert!(child.is_due(&sample(100 * MIB, 0, 2), ms(1), true));
-        child.handle_measured(sample(100 * MIB, 0, 2), 50 * MIB, ms(1), ms(1));
-        assert!(
-            !child.is_due(&sample(100 * MIB, 0, 2), ms(20), true),
-            "nobody came since"
-        );
-        // Three more have come, and count their parts.
-        assert!(
-            !child.is_due(&sample(100 * MIB, 0, 5), ms(5), true),
-            "too soon"
-        );
-        assert!(child.is_due(&sample(100 * MIB, 0, 5), ms(11), true));
-        child.handle_measured(sample(100 * MIB, 0, 5), 80 * MIB, ms(11), ms(1));
-        assert_eq!(
-            child.counted(&sample(100 * MIB, 0, 5)),
-            (20 * MIB, 80 * MIB)
-        );
-    }
-
-    #[test]
     fn parent_and_child_count_a_page_once() {
         let ms = Nanos::millis;
         let mut parent = Once::default();
         assert_eq!(parent.counted(&sample(100 * MIB, 7, 1)), (100 * MIB, 0));
-        assert!(
-            !parent.is_due(&sample(100 * MIB, 7, 0), ms(0), false),
-            "alone"
-        );
+        assert!(!parent.is_due(&sample(100 * MIB, 7, 0), ms(0)), "alone");
         let mut child = Once::forked(sample(100 * MIB, 0, 2), ms(0));
         assert_eq!(child.counted(&sample(100 * MIB, 0, 2)), (0, 100 * MIB));
         // It writes to 256 pages, and takes 2 MiB of new ones.
         assert_eq!(child.counted(&sample(100 * MIB, 256, 2)).0, MIB);
         assert_eq!(child.counted(&sample(102 * MIB, 512, 2)).0, 2 * MIB);
         let now = sample(100 * MIB, 7, 2);
-        assert!(!parent.is_due(&now, ms(0), false) && parent.is_due(&now, ms(10), false));
+        assert!(!parent.is_due(&now, ms(0)) && parent.is_due(&now, ms(10)));
         parent.handle_measured(now, 50 * MIB, ms(10), ms(1));
-        assert!(!child.is_due(&sample(100 * MIB, 0, 2), ms(39), false));
-        assert!(child.is_due(&sample(100 * MIB, 0, 2), ms(40), false));
+        assert!(!child.is_due(&sample(100 * MIB, 0, 2), ms(39)));
+        assert!(child.is_due(&sample(100 * MIB, 0, 2), ms(40)));
         child.handle_measured(sample(100 * MIB, 0, 2), 50 * MIB, ms(40), ms(1));
         let both = parent.counted(&now).0 + child.counted(&sample(100 * MIB, 0, 2)).0;
         assert_eq!(both, 100 * MIB);
         // The child ends: its parent asks again, and what it shares is nobody else's any more.
         let later = sample(100 * MIB, 7, 2);
         assert!(
-            !parent.is_due(&later, ms(109), false),
+            !parent.is_due(&later, ms(109)),
             "it took a hundredth of that"
         );
-        assert!(parent.is_due(&later, ms(110), false));
+        assert!(parent.is_due(&later, ms(110)));
         parent.handle_measured(later, 0, ms(110), ms(1));
         assert_eq!(parent.counted(&later), (100 * MIB, 0));
-        assert!(
-            !parent.is_due(&later, ms(10_000), false),
-            "nobody came since"
-        );
+        assert!(!parent.is_due(&later, ms(10_000)), "nobody came since");
     }
 
     proptest! {
