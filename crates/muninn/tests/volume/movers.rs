@@ -98,7 +98,7 @@ fn half_of_the_servers_are_gone() {
         return;
     }
     let place = place();
-    let pool = pool(&place, 4, "256MiB");
+    let pool = pool(&place, 4, "1GiB");
     let run = working(&place, &pool.addresses(), "mirror:3", 12);
     run.until_far(4 * FAR);
     let job = run.job();
